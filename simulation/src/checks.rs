@@ -402,6 +402,7 @@ impl<'timeline> Connection<'timeline> {
     /// Atomicity: the result of an update agrees with the log.
     fn update_is_logged(&mut self, zxid: Zxid, result: &Result<Response, coordination::Error>) {
         let told = match result {
+            Ok(Response::Multi(results)) => Ok(multi_answer(results)),
             Ok(Response::Created { path, stat }) => Ok(UpdateAnswer::Created {
                 path: path.clone(),
                 stat: *stat,
@@ -418,6 +419,32 @@ impl<'timeline> Connection<'timeline> {
             self.violated(&format!("{told:?} at {zxid:?} is not in the log"));
         }
     }
+}
+
+/// The logged answer to a multi with these results.
+fn multi_answer(results: &[Result<Response, coordination::Error>]) -> UpdateAnswer {
+    let failed = results.iter().enumerate().find_map(|(part, result)| {
+        let error = result.as_ref().err()?;
+        (*error != coordination::Error::NotDone).then_some((part as u32, *error))
+    });
+    if let Some((failed, error)) = failed {
+        let parts = results.len() as u32;
+        return UpdateAnswer::MultiFailed {
+            failed,
+            parts,
+            error,
+        };
+    }
+    let answer = |result: &Result<Response, _>| match result {
+        Ok(Response::Created { path, stat }) => UpdateAnswer::Created {
+            path: path.clone(),
+            stat: *stat,
+        },
+        Ok(Response::Deleted) => UpdateAnswer::Deleted,
+        Ok(Response::Stat(stat)) => UpdateAnswer::Set(*stat),
+        _ => UpdateAnswer::Checked,
+    };
+    UpdateAnswer::Multi(results.iter().map(answer).collect())
 }
 
 /// All watches of a request to set them again.
@@ -438,10 +465,16 @@ fn watches(data: &[String], exists: &[String], children: &[String]) -> Vec<Again
 }
 
 fn is_update(request: &Request) -> bool {
-    use Request::{Close, Create, Delete, RefuseUpdate, SetData};
+    use Request::{Close, Create, Delete, Multi, RefuseUpdate, SetAcl, SetData};
     matches!(
         request,
-        Create { .. } | Delete { .. } | SetData { .. } | RefuseUpdate(_) | Close
+        Create { .. }
+            | Delete { .. }
+            | SetData { .. }
+            | SetAcl { .. }
+            | Multi(_)
+            | RefuseUpdate(_)
+            | Close
     )
 }
 

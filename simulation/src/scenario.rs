@@ -332,6 +332,31 @@ pub fn everything(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
+/// Multis of one to four parts on few paths, between reads.
+pub fn multis(rng: &mut Rng, client: usize, request: usize) -> Request {
+    const PATHS: [&str; 5] = ["/a", "/b", "/a/c", "/a/d", "/b/e"];
+    if rng.bool() {
+        return everything(rng, client, request);
+    }
+    let parts = (0..rng.usize(1..=4)).map(|_| {
+        let path = PATHS[rng.usize(..PATHS.len())].to_owned();
+        match rng.usize(..8) {
+            0..=2 => create(path, client, request, Lifetime::Persistent, Naming::Given),
+            3 => create(
+                format!("{path}/q-"),
+                client,
+                request,
+                Lifetime::Ephemeral,
+                Naming::Sequential,
+            ),
+            4 | 5 => set(path, client, request, -1),
+            6 => Request::Delete { path, version: -1 },
+            _ => Request::Check { path, version: -1 },
+        }
+    });
+    Request::Multi(parts.collect())
+}
+
 /// All clients work on one line of znodes, often far below the existing ones.
 pub fn deep(rng: &mut Rng, client: usize, request: usize) -> Request {
     const LINE: [&str; 6] = [

@@ -12,6 +12,8 @@ pub enum Broken {
     CountsSuccessfulPlannings,
     /// C-1: a writer takes an expired lock without fencing its holder out or installing its outcome.
     BreaksLocksUnasked,
+    /// C-1: a decision over several znodes is installed in every second one.
+    InstallsHalfOfADecision,
     /// C-2: a redelivered request is validated and decided again.
     ForgetsRequestNumbers,
     /// C-3: a refusal is numbered before the update that caused it.

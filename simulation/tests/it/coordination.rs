@@ -7,7 +7,7 @@ use simulation::{
     cluster::Instances,
     faults::FaultProfile,
     scenario::{
-        Scenario, configuration, contended, ephemerals, everything, patient, seeds, watched,
+        Scenario, configuration, contended, ephemerals, everything, multis, patient, seeds, watched,
     },
 };
 
@@ -49,6 +49,30 @@ fn acknowledged_updates_survive_a_crash_of_everything() {
         ..everything_in(FaultProfile::Slow)
     };
     scenario.holds("acknowledged_updates_survive_a_crash_of_everything");
+}
+
+fn multis_in(fault_profile: FaultProfile) -> Scenario {
+    Scenario {
+        fault_profile,
+        mix: multis,
+        machines: 2,
+        ..Scenario::default()
+    }
+}
+
+/// C1, C2, C3, C4: multis are whole, with any interleaving of calls and when functions die.
+#[test]
+fn multis_are_whole_at_one_zxid() {
+    multis_in(FaultProfile::Slow).holds("multis_are_whole_at_one_zxid");
+    multis_in(FaultProfile::Stormy).holds("multis_are_whole_at_one_zxid");
+}
+
+/// C-1, broken.
+#[test]
+fn installing_half_of_a_multi_is_caught() {
+    multis_in(FaultProfile::Calm)
+        .without(Broken::InstallsHalfOfADecision)
+        .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 fn contention() -> Scenario {

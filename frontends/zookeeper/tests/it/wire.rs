@@ -560,10 +560,19 @@ fn only_requests_that_no_client_sends_are_faults() {
         fault.to_string(),
         "GetData: a length does not fit the frame"
     );
-    let (path, multi) = (string("/x"), 14);
+    let path = string("/x");
     let create = |flags| [path.clone(), string(""), world(), int(flags)];
     assert_eq!(decoded_with_fault(4, &[path.clone(), vec![1]]).1, None);
-    assert_eq!(decoded_with_fault(multi, &[]).1, None);
+    let multi = |part: i32| {
+        let header = [int(part), vec![0], int(-1)].concat();
+        decoded_with_fault(14, &[header, path.clone(), vec![0]]).1
+    };
+    assert_eq!(
+        multi(4).map(|fault| fault.to_string()),
+        Some("Multi: opcode 4 may not be a part".to_owned())
+    );
+    let empty = [int(-1), vec![1], int(-1)];
+    assert_eq!(decoded_with_fault(14, &empty).1, None);
     assert_eq!(decoded_with_fault(1, &create(4)).1, None);
     assert_eq!(decoded_with_fault(1, &create(99)).1, None);
 }

@@ -1,0 +1,206 @@
+//! C-1: a multi is one decision, whatever the locks of its parts and whenever its writer dies.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::records::{Decided, Effect, Kind, NodeState};
+
+fn multi(parts: Vec<Operation>) -> Operation {
+    Operation::Multi(parts)
+}
+
+fn made(path: &str) -> Operation {
+    create(path, Lifetime::Persistent)
+}
+
+fn numbered(path: &str) -> Operation {
+    let Operation::Create {
+        path,
+        data,
+        acl,
+        lifetime,
+        ..
+    } = made(path)
+    else {
+        unreachable!("it is a create")
+    };
+    Operation::Create {
+        path,
+        data,
+        acl,
+        lifetime,
+        naming: crate::model::Naming::Sequential,
+    }
+}
+
+fn check(path: &str, version: i32) -> Operation {
+    Operation::Check {
+        path: path.into(),
+        version,
+    }
+}
+
+async fn state(fixture: &Fixture, path: &str) -> Option<NodeState> {
+    let request = UpdateId {
+        session: SessionId(500),
+        sequence: 1,
+    };
+    let lock = Lock::of(Holder { request, fence: 1 });
+    let (mut store, locking) = (fixture.system(), fixture.locking());
+    let state = locking
+        .try_lock(&mut store, path, &lock)
+        .await
+        .expect("no fault is injected")
+        .expect("it is free");
+    node::unlock(&mut store, path, &lock, state.as_ref())
+        .await
+        .expect("no fault is injected");
+    state
+}
+
+async fn last_decided(fixture: &Fixture, session: SessionId) -> Decided {
+    let row = fixture.row(session).await;
+    let decided = row.outbox_decoded().expect("it decodes");
+    decided.last().expect("one was decided").clone()
+}
+
+/// Notes, point 30: later parts see the changes of earlier ones.
+#[test]
+fn the_parts_of_a_multi_see_those_before_them() {
+    simulated::run(async {
+        let fixture = fixture().await;
+        let session = fixture.open(1).await;
+        let parts = vec![
+            made("/a"),
+            set("/a", "x"),
+            check("/a", 1),
+            made("/a/b"),
+            delete("/a/b"),
+            numbered("/a/n-"),
+            numbered("/a/n-"),
+        ];
+        fixture.decided(session, vec![multi(parts)]).await;
+        let decided = last_decided(&fixture, session).await;
+        assert!(matches!(decided.outcome, Ok(Effect::Multi(parts)) if parts.len() == 7));
+        let a = state(&fixture, "/a").await.expect("it was made");
+        assert_eq!((a.version, a.creates, a.children), (1, 3, 2));
+        assert_eq!(state(&fixture, "/a/b").await, None);
+        for number in [1, 2] {
+            let path = format!("/a/n-{number:010}");
+            assert!(state(&fixture, &path).await.is_some(), "{path}");
+        }
+        let paths: Vec<&str> = decided
+            .touched
+            .iter()
+            .map(|touched| touched.path.as_str())
+            .collect();
+        assert!(paths.is_sorted() && paths.len() == 5, "{paths:?}");
+    });
+}
+
+/// Notes, point 31: nothing is changed, and the failed part is known.
+#[test]
+fn a_failed_part_fails_the_whole_multi() {
+    simulated::run(async {
+        let fixture = fixture().await;
+        let session = fixture.open(1).await;
+        let parts = vec![made("/a"), check("/a", 7), made("/b")];
+        fixture.decided(session, vec![multi(parts)]).await;
+        let decided = last_decided(&fixture, session).await;
+        let expected = Effect::MultiFailed {
+            failed: 1,
+            parts: 3,
+            error: Error::BadVersion,
+        };
+        assert_eq!(decided.outcome, Ok(expected));
+        let root = decided
+            .touched
+            .iter()
+            .find(|touched| touched.path == "/")
+            .expect("the refusal follows the root's last update");
+        assert_eq!(root.becomes.as_ref().map(|state| state.creates), Some(0));
+        for path in ["/a", "/b"] {
+            assert_eq!(state(&fixture, path).await, None, "{path}");
+        }
+        // An ephemeral of a failed multi leaves nothing that the session's end would delete.
+        let parts = vec![create("/e", Lifetime::Ephemeral), delete("/no")];
+        fixture.decided(session, vec![multi(parts)]).await;
+        fixture.decided(session, vec![Operation::Close]).await;
+        let decided = last_decided(&fixture, session).await;
+        assert!(matches!(decided.outcome, Ok(Effect::Close { paths }) if paths.is_empty()));
+    });
+}
+
+/// C-1: the writer dies between any two of its calls. The multi is whole or absent, and its second
+/// delivery finishes it.
+#[test]
+fn a_multi_whose_writer_dies_is_whole_or_absent() {
+    simulated::run(async {
+        for calls in 0.. {
+            let fixture = fixture().await;
+            let (session, store) = (fixture.open(1).await, fixture.store());
+            let seen = AtomicUsize::new(0);
+            store.once(
+                Side::Before,
+                move |call| {
+                    matches!(call, Call::Update(_)) && seen.fetch_add(1, Ordering::Relaxed) == calls
+                },
+                async { Err(ports::Error::unavailable("go on, as the writer died")) },
+            );
+            let parts = vec![made("/a"), made("/a/b"), create("/e", Lifetime::Ephemeral)];
+            let asked = fixture.asked(session, vec![multi(parts)]).await;
+            let first = fixture.writer(&store).handle_messages(&asked).await;
+            if first.is_ok() && !store.is_through() {
+                assert!(calls > 8, "a multi takes many calls");
+                return;
+            }
+            let mut again = asked;
+            for delivery in &mut again {
+                delivery.handle.attempt += 1;
+            }
+            let store = fixture.store();
+            fixture
+                .writer(&store)
+                .handle_messages(&again)
+                .await
+                .expect("the store works again");
+            let row = fixture.row(session).await;
+            assert_eq!(row.sequence, 1, "decided once, call {calls}");
+            for path in ["/a", "/a/b", "/e"] {
+                let state = state(&fixture, path).await;
+                assert!(state.is_some(), "{path}, call {calls}");
+                let owner = state.and_then(|state| state.owner());
+                assert_eq!(owner.is_some(), path == "/e");
+            }
+        }
+    });
+}
+
+/// A sequential part whose znode another writer has locked is waited for in path order.
+#[test]
+fn a_multi_waits_for_locks_in_path_order() {
+    simulated::run(async {
+        let fixture = fixture().await;
+        let (session, other) = (fixture.open(1).await, fixture.open(2).await);
+        // A writer of the other session locked the znode and died.
+        let held = Lock::of(Holder {
+            request: UpdateId {
+                session: other,
+                sequence: 1,
+            },
+            fence: fixture.row(other).await.fence,
+        });
+        let mut store = fixture.system();
+        fixture
+            .locking()
+            .try_lock(&mut store, "/n-0000000000", &held)
+            .await
+            .expect("no fault is injected")
+            .expect("it is free");
+        let parts = vec![numbered("/n-"), made("/z")];
+        fixture.decided(session, vec![multi(parts)]).await;
+        assert!(state(&fixture, "/n-0000000000").await.is_some());
+        let z = state(&fixture, "/z").await.expect("it was made");
+        assert_eq!(z.kind, Kind::Persistent);
+    });
+}
