@@ -29,7 +29,7 @@ use self::store::Provider;
 pub(crate) use self::{
     function_memory::Memory,
     listen::{HostName, Listen, VolumesSocket},
-    store::{ObjectSettings, StoreSettings, UserStore, VolumesCache},
+    store::{ObjectSettings, Places, StoreSettings, UserStore, VolumesCache},
 };
 
 /// The file that is read if it exists and `--config` names no other.

@@ -1,5 +1,7 @@
 //! Wires a configuration into a running server: the provider, the services on it, the front ends
-//! before them. One function per box of the picture. Only this file opens a provider.
+//! before them. One function per box of the picture. Only this file and its module open a provider.
+
+mod quiet_store;
 
 use std::{
     env,
@@ -32,6 +34,7 @@ use transactions::{
     serializable::Volumes,
 };
 
+pub(crate) use self::quiet_store::QuietStore;
 use crate::{
     bundled_client::PYTHON_CLIENT,
     far_stores,
@@ -134,7 +137,8 @@ impl RunningServer {
             &meters.transactions,
             packs.as_ref(),
             among,
-            &deployed,
+            destinations(&provider, &meters.transactions, &deployed),
+            transactions::Config::default(),
         );
         let transactions = Arc::new(transactions);
         let engine = transactions.engine();
@@ -391,7 +395,8 @@ fn transactions(
     meter: &Arc<Meter>,
     packs: Option<&NamedObjects>,
     member: Option<Member>,
-    deployed: &functions::Service,
+    destinations: transactions::Destinations,
+    mut config: transactions::Config,
 ) -> transactions::Service {
     let parts = transactions::Parts {
         // It checks for space too, and a start finishes the work of earlier ones even when the disk
@@ -400,14 +405,6 @@ fn transactions(
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
-    // Deployed functions only. Clients may not invoke the internal ones.
-    let functions: Arc<dyn ports::Functions> = Arc::new(deployed.clone());
-    let functions = MeteredFunctions::new(functions, Arc::clone(meter));
-    let destinations = transactions::Destinations {
-        queue: Some(metered_queue(&provider.queue_of_effects, meter)),
-        functions: Some(Arc::new(functions)),
-    };
-    let mut config = transactions::Config::default();
     let mut service = transactions::Service::builder(parts).destinations(destinations);
     if let Some(packs) = packs {
         if packs.directory().is_some() {
@@ -423,6 +420,21 @@ fn transactions(
         service = service.among(membership, peers);
     }
     service.build(config)
+}
+
+/// The destinations of effects: queues, and deployed functions. Clients may not invoke the internal
+/// ones.
+fn destinations(
+    provider: &Provider,
+    meter: &Arc<Meter>,
+    deployed: &functions::Service,
+) -> transactions::Destinations {
+    let functions: Arc<dyn ports::Functions> = Arc::new(deployed.clone());
+    let functions = MeteredFunctions::new(functions, Arc::clone(meter));
+    transactions::Destinations {
+        queue: Some(metered_queue(&provider.queue_of_effects, meter)),
+        functions: Some(Arc::new(functions)),
+    }
 }
 
 /// Processes of this machine, which run functions and serve as function memory.

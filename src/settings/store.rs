@@ -3,10 +3,56 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
-use super::Options;
+use super::{Options, Settings};
+
+/// The places of data alone, for a command that opens the store without a server. The rest comes
+/// from the configuration file.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Places {
+    /// The data directory [default: ./landfast-data]
+    #[arg(long, env = "LANDFAST_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// The server's configuration file [default: landfast.toml, if it is there]
+    #[arg(long, env = "LANDFAST_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The server's --objects
+    #[arg(
+        long,
+        env = "LANDFAST_OBJECTS",
+        value_name = "URL",
+        hide_env_values = true
+    )]
+    objects: Option<String>,
+    #[arg(long, env = "LANDFAST_PROVIDER", hide = true)]
+    provider: Option<Provider>,
+    #[arg(long, env = "LANDFAST_STORE", hide = true)]
+    store: Option<String>,
+}
+
+impl Places {
+    /// The settings of a server with these places.
+    pub(crate) fn settle(&self) -> anyhow::Result<Settings> {
+        let Self {
+            data_dir,
+            config,
+            objects,
+            provider,
+            store,
+        } = self.clone();
+        let options = Options {
+            data_dir,
+            config,
+            provider,
+            store,
+            objects,
+            ..Options::default()
+        };
+        options.settle()
+    }
+}
 
 /// The place of a znode's data. The rest of a znode is always in items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]

@@ -85,10 +85,17 @@ pub fn format_of(data_dir: &Path) -> Result<Option<u32>, OpenError> {
 ///
 /// Errors: the first damage met, with file and offset; `Locked` if the store is open.
 pub fn verify(data_dir: &Path) -> Result<Option<u64>, OpenError> {
+    if format::find(&DiskStorage, data_dir)?.is_none() {
+        return Ok(None);
+    }
+    let _lock = DirectoryLock::take(data_dir)?;
+    verify_locked(data_dir)
+}
+
+fn verify_locked(data_dir: &Path) -> Result<Option<u64>, OpenError> {
     let Some(format) = format::find(&DiskStorage, data_dir)? else {
         return Ok(None);
     };
-    let _lock = DirectoryLock::take(data_dir)?;
     checkpoint_store::verify(&DiskStorage, data_dir, format).map(Some)
 }
 
@@ -144,6 +151,12 @@ impl LockedDirectory {
             Ok(Self { config, lock })
         });
         joined(taken.await)
+    }
+
+    /// Reads the whole checkpoint store back, as [`verify`] does.
+    pub async fn verify(&self) -> Result<Option<u64>, OpenError> {
+        let data_dir = self.config.data_dir.clone();
+        joined(tokio::task::spawn_blocking(move || verify_locked(&data_dir)).await)
     }
 
     /// Opens the store and recovers its content. If the caller drops this future, the directory is

@@ -104,6 +104,22 @@ impl fmt::Debug for Check<'_> {
 
 impl Check<'_> {
     async fn run(mut self, context: Arc<Context>) -> Result<Report> {
+        match self.read_all().await {
+            Err(_) if self.reader.gives_up() => {
+                self.report.findings_left_off += 1;
+                return Ok(self.report);
+            }
+            ended => ended?,
+        }
+        if self.options.repair {
+            Repairer::new(context, self.reader.slot())
+                .run(&mut self.report)
+                .await?;
+        }
+        Ok(self.report)
+    }
+
+    async fn read_all(&mut self) -> Result<()> {
         // All numbers of inodes are below those of this range, which no inode uses then.
         let end = self.reader.reserve_numbers().await?.start;
         let directories = self.directories(end).await?;
@@ -123,13 +139,7 @@ impl Check<'_> {
                 break;
             }
         }
-        self.orphans().await?;
-        if self.options.repair {
-            Repairer::new(context, self.reader.slot())
-                .run(&mut self.report)
-                .await?;
-        }
-        Ok(self.report)
+        self.orphans().await
     }
 
     fn advance(&mut self, count: impl FnOnce(&mut Counts)) {

@@ -41,7 +41,11 @@ use crate::{
     packing::Packing,
     recovery::Recovery,
     sequencing::{Sequencing, keyspace::Keyspaces},
-    serializable::Volumes,
+    serializable::{
+        Volumes,
+        model::{CheckedObjects, Unreferenced},
+        volumes::VolumeName,
+    },
     serving::Serving,
     storage::node_registry,
 };
@@ -111,6 +115,21 @@ impl Engine {
             calls: Arc::clone(&self.calls),
             _tasks: Arc::clone(&self.tasks),
         })
+    }
+
+    /// Reads all objects that hold large values of a volume, and finds those that hold none. Those of
+    /// the volumes that it was cloned from are theirs. Works only if nothing else uses the volume.
+    /// Errors: `NoSuchVolume`, `Unavailable`, `Corrupt`.
+    pub fn check_objects<'a>(
+        &'a self,
+        name: &'a VolumeName,
+        others: Unreferenced,
+    ) -> BoxFuture<'a, Result<CheckedObjects>> {
+        let volumes = EngineVolumes {
+            calls: Arc::clone(&self.calls),
+            _tasks: Arc::clone(&self.tasks),
+        };
+        Box::pin(async move { volumes.check_objects(name, others).await })
     }
 
     /// The node that serves volumes. Only there do calls of [`Self::volumes`] succeed. Errors:

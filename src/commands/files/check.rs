@@ -1,15 +1,21 @@
-//! The command that checks a volume.
+//! The command that checks a volume: through its server, or without one.
 
-use std::{fmt::Write as _, process::ExitCode, time::Duration};
+mod offline;
 
+use std::{borrow::Cow, fmt::Write as _, process::ExitCode, time::Duration};
+
+use bytes::Bytes;
 use clap::Args;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::volumes::Volume;
-use crate::commands::{
-    print,
-    request::{Request, parsed},
+use crate::{
+    commands::{
+        print,
+        request::{Request, parsed},
+    },
+    settings::Places,
 };
 
 /// The time for a check.
@@ -27,7 +33,13 @@ pub(crate) struct Check {
     /// Check names and attributes alone, and read no data
     #[arg(long)]
     metadata: bool,
-    /// Print the server's JSON as it is
+    /// Open the data directory instead of asking a server, which must not run; also checks the store and its objects, and with
+    /// --repair deletes objects that hold no value
+    #[arg(long)]
+    offline: bool,
+    #[command(flatten)]
+    places: Places,
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
@@ -38,6 +50,27 @@ struct Report<'a> {
     #[serde(borrow)]
     findings: Vec<&'a RawValue>,
     findings_left_off: u64,
+    /// Of an offline check.
+    objects: Option<CheckedObjects<'a>>,
+    /// The first damage of the store.
+    store_damage: Option<Cow<'a, str>>,
+}
+
+/// The objects that hold large values.
+#[derive(Debug, Deserialize)]
+struct CheckedObjects<'a> {
+    count: u64,
+    unreferenced: u64,
+    deleted: u64,
+    #[serde(borrow)]
+    findings: Vec<ObjectFinding<'a>>,
+    findings_left_off: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct ObjectFinding<'a> {
+    object: &'a str,
+    problem: &'a str,
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,6 +92,27 @@ struct Finding {
 
 impl Check {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        let body = if self.offline {
+            offline::check(self)?
+        } else {
+            self.ask()?
+        };
+        let report: Report<'_> = parsed(&body, A_REPORT)?;
+        let (text, is_sound) = shown(&report)?;
+        if self.json {
+            print(&format!("{}\n", String::from_utf8_lossy(&body)))?;
+        } else {
+            print(&text)?;
+        }
+        Ok(if is_sound {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+
+    /// The report of the server.
+    fn ask(&self) -> anyhow::Result<Bytes> {
         let asked = [(self.repair, "repair"), (self.metadata, "metadata")];
         let asked = asked.iter().filter(|(is_asked, _)| *is_asked);
         let asked: Vec<&str> = asked.map(|(_, name)| *name).collect();
@@ -68,19 +122,7 @@ impl Check {
             wait_max: CHECK_MAX,
             ..Request::get(&path)
         };
-        let answer = self.volume.target.send(&request)?;
-        let report: Report<'_> = parsed(&answer.body, A_REPORT)?;
-        let (text, is_sound) = shown(&report)?;
-        if self.json {
-            print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
-        } else {
-            print(&text)?;
-        }
-        Ok(if is_sound {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
+        Ok(self.volume.target.send(&request)?.body)
     }
 }
 
@@ -104,6 +146,13 @@ fn shown(report: &Report<'_>) -> anyhow::Result<(String, bool)> {
         )?;
         left += u64::from(finding.repair != "done");
     }
+    if let Some(objects) = &report.objects {
+        left += show_objects(&mut text, objects)?;
+    }
+    if let Some(damage) = &report.store_damage {
+        writeln!(text, "the store: {damage} (repair impossible)")?;
+        left += 1;
+    }
     let Counts {
         inodes,
         entries,
@@ -114,6 +163,29 @@ fn shown(report: &Report<'_>) -> anyhow::Result<(String, bool)> {
         "checked {inodes} inodes, {entries} names, {blocks} blocks: {left} problems are left"
     )?;
     Ok((text, left == 0))
+}
+
+/// Adds what an offline check found out about objects. Returns the number of problems.
+fn show_objects(text: &mut String, objects: &CheckedObjects<'_>) -> anyhow::Result<u64> {
+    for ObjectFinding { object, problem } in &objects.findings {
+        writeln!(text, "{object}: {problem} object (repair impossible)")?;
+    }
+    let CheckedObjects {
+        count,
+        unreferenced,
+        deleted,
+        ..
+    } = objects;
+    write!(text, "checked {count} objects of large values")?;
+    match (unreferenced - deleted, deleted) {
+        (0, 0) => writeln!(text)?,
+        (0, deleted) => writeln!(text, "; deleted {deleted} that held none")?,
+        (waiting, _) => writeln!(
+            text,
+            "; {waiting} hold none and are deleted by the next server, or by --repair"
+        )?,
+    }
+    Ok(objects.findings.len() as u64 + objects.findings_left_off)
 }
 
 #[cfg(test)]

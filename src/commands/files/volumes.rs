@@ -28,7 +28,7 @@ pub(super) struct Volume {
     #[command(flatten)]
     pub(super) target: Target,
     /// The volume
-    volume: String,
+    pub(super) volume: String,
 }
 
 impl Volume {

@@ -15,6 +15,10 @@ use crate::{
     model::{Ino, Kind},
 };
 
+/// The most problems of a file of which each names its block. After them, damaged ranges are named
+/// by their first blocks.
+const PROBLEMS_MAX: usize = 1_000;
+
 impl Check<'_> {
     /// Reads all blocks of the files of a window.
     pub(super) async fn blocks(
@@ -38,6 +42,9 @@ impl Check<'_> {
         if kind != Kind::File {
             return Ok(problems);
         }
+        // The blocks that the file may have. After them a damaged range is not searched, as a whole
+        // page of the store may be damaged, which spans any number of absent blocks.
+        let blocks = size.div_ceil(self.reader.block_bytes());
         // Ranges of blocks that are to be read, the next one last. One with a damaged block is
         // halved until it is that block.
         let mut ranges = vec![(0, u64::MAX)];
@@ -57,11 +64,17 @@ impl Check<'_> {
                         ranges.push((inode::number_of(&next)?, end));
                     }
                 }
-                Part::Damaged if end - first <= 1 => {
+                Part::Damaged
+                    if end - first <= 1 || first >= blocks || problems.len() >= PROBLEMS_MAX =>
+                {
                     problems.push(Problem::DamagedBlock { block: first });
                 }
                 Part::Damaged => {
-                    let middle = first + (end - first) / 2;
+                    let middle = if end > blocks {
+                        blocks
+                    } else {
+                        first + (end - first) / 2
+                    };
                     ranges.push((middle, end));
                     ranges.push((first, middle));
                 }

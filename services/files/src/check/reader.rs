@@ -1,6 +1,14 @@
 //! Reads at the snapshot of a check, in which damaged values are answers.
 
-use std::{future::Future, ops::Range, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use ports::Clock;
@@ -16,6 +24,9 @@ use crate::error::{Errno, Result};
 
 /// The time for which a call is repeated while the volume does not answer.
 const WAIT_MAX: Duration = Duration::from_secs(30);
+/// The time for reads of damaged bytes, all together. The store may look again at each of them for
+/// milliseconds, and a damaged page of it spans the keys of any number of inodes.
+const DAMAGED_MAX: Duration = Duration::from_secs(30);
 /// The pause between.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -25,6 +36,8 @@ pub(super) struct Reader {
     store: Arc<dyn VolumeStore>,
     clock: Arc<dyn Clock>,
     slot: Slot,
+    /// The time that reads of damaged bytes took, in microseconds.
+    damaged_us: AtomicU64,
 }
 
 /// The value of a key.
@@ -53,7 +66,12 @@ impl Reader {
         pin: &PinName,
     ) -> Result<Self> {
         let slot = Slot::default();
-        let mut reader = Self { store, clock, slot };
+        let mut reader = Self {
+            store,
+            clock,
+            slot,
+            damaged_us: AtomicU64::new(0),
+        };
         let snapshot = reader.answered(|| reader.store.snapshot()).await?;
         reader.slot = snapshot.map_err(|_| Errno::EIO)?.value.slot;
         let pinned = reader.answered(|| reader.store.pin(pin.clone(), reader.slot));
@@ -69,6 +87,11 @@ impl Reader {
 
     pub(super) fn slot(&self) -> Slot {
         self.slot
+    }
+
+    /// Whether so much is damaged that reads fail with `EIO` instead of going on.
+    pub(super) fn gives_up(&self) -> bool {
+        self.damaged_us.load(Ordering::Relaxed) > DAMAGED_MAX.as_micros() as u64
     }
 
     pub(super) fn block_bytes(&self) -> u64 {
@@ -99,7 +122,8 @@ impl Reader {
                 }
                 Err(_) if asked.len() == 1 => {
                     found.push(Stored::Damaged);
-                    count = KEYS_MAX;
+                    // Its neighbours may be damaged with it.
+                    count = 2;
                 }
                 Err(_) => count = asked.len() / 2,
             }
@@ -122,11 +146,20 @@ impl Reader {
     where
         F: Future<Output = transactions::Result<T>>,
     {
-        let deadline = self.clock.monotonic() + WAIT_MAX;
+        let began = self.clock.monotonic();
+        let deadline = began + WAIT_MAX;
         loop {
             match call().await {
                 Ok(answer) => return Ok(Ok(answer)),
-                Err(error @ Error::Corrupt(_)) => return Ok(Err(error)),
+                Err(error @ Error::Corrupt(_)) => {
+                    let took = self.clock.monotonic().since(began).as_micros() as u64;
+                    self.damaged_us.fetch_add(took, Ordering::Relaxed);
+                    return if self.gives_up() {
+                        Err(Errno::EIO)
+                    } else {
+                        Ok(Err(error))
+                    };
+                }
                 Err(Error::SnapshotTooOld) => return Err(Errno::ESTALE),
                 Err(Error::Unavailable(_)) if self.clock.monotonic() < deadline => {
                     self.clock.sleep(PAUSE).await;

@@ -18,7 +18,8 @@ pub struct Report {
     pub counts: Counts,
     /// The first 10,000 problems.
     pub findings: Vec<Finding>,
-    /// How many problems there are beyond them.
+    /// How many problems there are beyond them. One stands for all that was not read because much is
+    /// damaged.
     pub findings_left_off: u64,
 }
 

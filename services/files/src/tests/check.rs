@@ -1,6 +1,6 @@
 //! The check of a volume: it names each rule that is broken, and makes all possible repairs.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use super::{lossy::Counted, *};
 use crate::{
@@ -309,6 +309,32 @@ fn a_damaged_value_is_named_alone() {
         assert_eq!(found, expected);
         volume.lost_every.store(3, Ordering::Relaxed);
         assert_eq!(checked(volume, REPAIR).await, report, "answers are lost");
+    });
+}
+
+/// A damaged page of the store spans absent blocks, too, after the end of a file up to any number.
+#[test]
+fn a_damaged_page_of_the_store_is_named_by_its_blocks() {
+    simulated::run(async {
+        let (volume, files) = Counted::open(&World::new(1)).await;
+        let small = small(&files).await;
+        let page = inode::block_range(small.f, 1, Some(u64::MAX));
+        *volume.damaged_page.lock() = Some(page);
+        let report = checked(volume.clone(), REPAIR).await;
+        let found = report.findings.iter().map(|finding| &finding.problem);
+        let block = |block| Problem::DamagedBlock { block };
+        assert!(found.eq(&[block(1), block(2)]), "{report:?}");
+        // A size that does not decode is any size.
+        let damaged = inode::field(small.f, Field::Size);
+        volume.damaged.lock().insert(damaged);
+        let report = checked(volume.clone(), REPAIR).await;
+        assert!(report.findings.len() < 1_100, "{}", report.findings.len());
+        // A store that looks again at each of them: the check ends, with what it has found by then.
+        let all_fields = (1_024..1_424).map(|number| inode::field(Ino(number), Field::Existence));
+        volume.damaged.lock().extend(all_fields);
+        *volume.damaged_takes.lock() = Duration::from_millis(100);
+        let report = checked(volume.clone(), REPAIR).await;
+        assert_eq!(report.findings_left_off, 1, "{report:?}");
     });
 }
 

@@ -4,11 +4,12 @@ use std::{
     collections::BTreeSet,
     ops::Range,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use ports::{DurabilityPoint, Read};
+use ports::{Clock, DurabilityPoint, Read};
 use transactions::serializable::{
     VolumeStore,
     model::{
@@ -30,6 +31,11 @@ pub(super) struct Counted {
     pub(super) lost: Mutex<(&'static str, usize)>,
     /// Reads of these keys fail, as their stored values do not decode.
     pub(super) damaged: Mutex<BTreeSet<Key>>,
+    /// Scans of any part of this range fail.
+    pub(super) damaged_page: Mutex<Option<KeyRange>>,
+    /// How long a damaged read takes.
+    pub(super) damaged_takes: Mutex<Duration>,
+    clock: Arc<dyn Clock>,
     /// The most bytes of writes that one proposal had so far.
     pub(super) written_max: AtomicU64,
 }
@@ -57,7 +63,7 @@ macro_rules! forward {
                 keys: &'a [Key],
             ) -> BoxFuture<'a, transactions::Result<Read<Values>>> {
                 self.forward("get_many", || match self.damaged_in(|key| keys.contains(key)) {
-                    true => corrupt(),
+                    true => self.corrupt(),
                     false => self.volume.get_many(at, keys),
                 })
             }
@@ -68,8 +74,9 @@ macro_rules! forward {
                 range: &'a KeyRange,
                 limits: PageLimits,
             ) -> BoxFuture<'a, transactions::Result<Read<Page>>> {
-                self.forward("scan", || match self.damaged_in(|key| range.contains(key)) {
-                    true => corrupt(),
+                let is_damaged = self.damaged_in(|key| range.contains(key)) || self.meets_page(range);
+                self.forward("scan", || match is_damaged {
+                    true => self.corrupt(),
                     false => self.volume.scan(at, range, limits),
                 })
             }
@@ -116,6 +123,26 @@ impl Counted {
         self.damaged.lock().iter().any(is_read)
     }
 
+    /// The answer of a damaged read, after its time.
+    fn corrupt<'a, T: Send + 'a>(&self) -> BoxFuture<'a, transactions::Result<T>> {
+        let (clock, takes) = (self.clock.clone(), *self.damaged_takes.lock());
+        Box::pin(async move {
+            clock.sleep(takes).await;
+            Err(transactions::Error::Corrupt("a test damaged it".into()))
+        })
+    }
+
+    /// Whether a range has a part of the damaged page.
+    fn meets_page(&self, range: &KeyRange) -> bool {
+        let page = self.damaged_page.lock();
+        page.as_ref().is_some_and(|page| {
+            let ends_before = |one: &KeyRange, other: &KeyRange| {
+                one.until().is_some_and(|until| *until <= other.from())
+            };
+            page.group() == range.group() && !ends_before(range, page) && !ends_before(page, range)
+        })
+    }
+
     fn forward<'a, T: Send + 'a>(
         &self,
         name: &'static str,
@@ -146,6 +173,9 @@ impl Counted {
             lost_every: AtomicUsize::new(usize::MAX),
             lost: Mutex::new(("", 0)),
             damaged: Mutex::default(),
+            damaged_page: Mutex::default(),
+            damaged_takes: Mutex::default(),
+            clock: world.clock(),
             written_max: AtomicU64::new(0),
         });
         let (clock, entropy) = (world.clock(), world.entropy());
@@ -153,8 +183,4 @@ impl Counted {
         let files = files.await.expect("opened");
         (counted, files)
     }
-}
-
-fn corrupt<'a, T: Send + 'a>() -> BoxFuture<'a, transactions::Result<T>> {
-    Box::pin(async { Err(transactions::Error::Corrupt("a test damaged it".into())) })
 }

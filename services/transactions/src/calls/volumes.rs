@@ -18,9 +18,9 @@ use crate::{
     serializable::{
         VolumeStore, Volumes, deletion,
         model::{
-            At, BlockBytes, Changed, Granted, Groups, Key, KeyRange, Leased, Lock, Owner, Page,
-            PageLimits, PinName, Proposal, Recall, SessionId, Slot, Snapshot, StageId, Usage,
-            Values, Verdict,
+            At, BlockBytes, Changed, CheckedObjects, Granted, Groups, Key, KeyRange, Leased, Lock,
+            Owner, Page, PageLimits, PinName, Proposal, Recall, SessionId, Slot, Snapshot, StageId,
+            Unreferenced, Usage, Values, Verdict,
         },
         registry::{self, Listed, VolumeRow},
         rows,
@@ -162,6 +162,18 @@ impl EngineVolumes {
         // A successor that has taken the log over before the pin was durable does not know it.
         self.calls.may_serve_volumes(&node)?;
         registry::create(&node.store, &to, &row).await
+    }
+
+    /// See [`Engine::check_objects`](crate::Engine::check_objects).
+    pub(crate) async fn check_objects(
+        &self,
+        name: &VolumeName,
+        others: Unreferenced,
+    ) -> Result<CheckedObjects> {
+        let node = self.node()?;
+        let find = registry::find(&node.store, name);
+        let volume = self.opened(&node, find).await?;
+        volume.check_objects(others).await
     }
 
     async fn list_volumes(&self) -> Result<Vec<VolumeInfo>> {

@@ -5,6 +5,7 @@
 
 pub mod leases;
 pub mod locks;
+mod objects;
 pub mod proposal;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     leases::{LEASE, LEASE_POLL, Leased, Recall},
     locks::{Granted, Lock, LockBytes, LockFamily, LockMode, Owner, SessionId, Wait},
+    objects::{CheckedObjects, ObjectFinding, Unreferenced},
     proposal::{
         Is, Patch, Predicate, Proposal, ProposalId, Refusal, StageId, Verdict, Write, Writes,
         encode_part,

@@ -27,6 +27,11 @@ fn path(keyspace: KeyspaceId, id: ObjectId) -> ObjectPath {
     folder(keyspace).join(format!("{:032x}", u128::from_be_bytes(id.0)))
 }
 
+/// The name of an object, for people.
+pub(crate) fn name(keyspace: KeyspaceId, id: ObjectId) -> String {
+    path(keyspace, id).to_string()
+}
+
 /// Puts an object once. Errors: it may have been put nevertheless.
 pub(crate) async fn put(
     objects: &SharedObjects,

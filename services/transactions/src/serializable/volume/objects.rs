@@ -10,12 +10,15 @@
 //! - Each object is doubtful until a collection has found its versions. Its row says so durably, and
 //!   an object without a row is found by a list.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use ports::{
-    Condition, Update,
+    Condition, Item, Update,
     key_value::{Name, Scan, Value},
 };
 
@@ -27,7 +30,7 @@ use crate::{
     model::KeyspaceId,
     serializable::{
         apply::Change,
-        model::{Key, Slot},
+        model::{CheckedObjects, Key, Slot, Unreferenced},
         newest::Content,
         objects,
         overlay::LoggedSlot,
@@ -54,6 +57,14 @@ struct Large<'a> {
     slot: Slot,
     key: &'a Key,
     value: &'a Bytes,
+}
+
+/// A version whose value lies in an object.
+struct Left {
+    key: Key,
+    row: ports::Key,
+    version: ports::key_value::Version,
+    place: Place,
 }
 
 /// The places of large values, by their slots and keys.
@@ -228,45 +239,92 @@ impl Volume {
         Ok(())
     }
 
+    /// Reads every object that has versions left, and finds the others. Works on a volume that
+    /// nothing else uses.
+    pub(crate) async fn check_objects(&self, others: Unreferenced) -> Result<CheckedObjects> {
+        self.check()?;
+        let mut checked = CheckedObjects::default();
+        let Some(objects) = &self.context.volume_objects else {
+            return Ok(checked);
+        };
+        let listed = objects::list(&self.store, objects, self.keyspace).await?;
+        let mut ids: BTreeSet<_> = listed.into_iter().collect();
+        self.each_object_row(|id, _| {
+            ids.insert(id);
+        })
+        .await?;
+        let mut unreferenced = Vec::new();
+        for id in ids {
+            let left = {
+                let _installing = self.installing.lock().await;
+                self.left_in(id).await?
+            };
+            checked.count += 1;
+            let left = left.map_or_else(Vec::new, |(_, left)| left);
+            if left.is_empty() {
+                unreferenced.push(id);
+                continue;
+            }
+            let places: Vec<_> = left.iter().map(|left| left.place).collect();
+            let problem = match objects::get(&self.store, objects, self.keyspace, id, &places).await
+            {
+                Ok(Some(_)) => continue,
+                Ok(None) => "missing",
+                Err(Error::Corrupt(_)) => "damaged",
+                Err(error) => return Err(error),
+            };
+            checked.add(objects::name(self.keyspace, id), problem);
+        }
+        checked.unreferenced = unreferenced.len() as u64;
+        if others == Unreferenced::Delete && !unreferenced.is_empty() {
+            self.state().doubtful.extend(unreferenced);
+            self.collect_objects().await?;
+            checked.deleted = checked.unreferenced;
+        }
+        Ok(checked)
+    }
+
     /// Finds the doubtful objects of earlier starts.
     async fn find_doubtful(&self, objects: &SharedObjects) -> Result<()> {
         let listed = objects::list(&self.store, objects, self.keyspace).await?;
-        let mut doubtful: std::collections::BTreeSet<_> = listed.into_iter().collect();
-        let mut scan = Scan::partition(rows::objects(self.keyspace), PAGE_ROWS);
-        loop {
-            let page = self.store.scan(&scan).await?.value;
-            for (sort, item) in page.items {
-                let corrupt = |_| Error::Corrupt("the row of an object of a volume".into());
-                let id = ObjectId(<[u8; 16]>::try_from(&sort[..]).map_err(corrupt)?);
-                if item.integer(DOUBTFUL).is_some() {
-                    doubtful.insert(id);
-                } else {
-                    doubtful.remove(&id);
-                }
+        let mut doubtful: BTreeSet<_> = listed.into_iter().collect();
+        self.each_object_row(|id, item| {
+            if item.integer(DOUBTFUL).is_some() {
+                doubtful.insert(id);
+            } else {
+                doubtful.remove(&id);
             }
-            match page.next {
-                Some(next) => scan.from = next,
-                None => break,
-            }
-        }
+        })
+        .await?;
         // Checks that this epoch is the last one: none of the objects is a successor's.
         self.set_installed(|_| {}).await?;
         self.state().doubtful.extend(doubtful);
         Ok(())
     }
 
-    /// Whether an object has no version any more. Moves few that are left into their rows. If many
-    /// are left, it is not doubtful any more.
-    async fn is_empty(&self, id: ObjectId) -> Result<bool> {
-        // An installation that has put it has also written all of its rows, or failed.
-        let _installing = self.installing.lock().await;
-        let Some(item) = self
-            .store
-            .get(&rows::object(self.keyspace, id))
-            .await?
-            .value
-        else {
-            return Ok(true);
+    async fn each_object_row(&self, mut each: impl FnMut(ObjectId, &Item)) -> Result<()> {
+        let mut scan = Scan::partition(rows::objects(self.keyspace), PAGE_ROWS);
+        loop {
+            let page = self.store.scan(&scan).await?.value;
+            for (sort, item) in page.items {
+                let corrupt = |_| Error::Corrupt("the row of an object of a volume".into());
+                let id = <[u8; 16]>::try_from(&sort[..]).map_err(corrupt)?;
+                each(ObjectId(id), &item);
+            }
+            match page.next {
+                Some(next) => scan.from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// The row of an object, and the versions that are left in it. `None`: it has no row. The
+    /// caller holds the lock of installations: one that has put the object has also written all of
+    /// its rows, or failed.
+    async fn left_in(&self, id: ObjectId) -> Result<Option<(ObjectRow, Vec<Left>)>> {
+        let key = rows::object(self.keyspace, id);
+        let Some(item) = self.store.get(&key).await?.value else {
+            return Ok(None);
         };
         let row = ObjectRow::decode(record(&item)?)?;
         let mut left = Vec::new();
@@ -279,20 +337,41 @@ impl Volume {
                 && let Version::Placed(place) = VersionRow::decode(record(&item)?)?
                 && place.object == id
             {
-                left.push((key, sort, item.version, place));
+                left.push(Left {
+                    key: key.clone(),
+                    row: sort,
+                    version: item.version,
+                    place,
+                });
             }
         }
+        Ok(Some((row, left)))
+    }
+
+    /// Whether an object has no version any more. Moves few that are left into their rows. If many
+    /// are left, it is not doubtful any more.
+    async fn is_empty(&self, id: ObjectId) -> Result<bool> {
+        let _installing = self.installing.lock().await;
+        let Some((row, left)) = self.left_in(id).await? else {
+            return Ok(true);
+        };
         if self.context.breaks(Broken::DeletesReferencedObjects) {
             return Ok(true);
         }
-        let bytes: u64 = left.iter().map(|(.., place)| u64::from(place.bytes)).sum();
+        let bytes: u64 = left.iter().map(|left| u64::from(left.place.bytes)).sum();
         if bytes.saturating_mul(LEFT_PART) >= row.bytes && !left.is_empty() {
             let kept = vec![(Name::from(RECORD), Value::Bytes(row.encode()))];
             let kept = Update::put(rows::object(self.keyspace, id), kept);
             self.store.finish(&kept).await?;
             return Ok(false);
         }
-        for (key, sort, version, place) in left {
+        for Left {
+            key,
+            row,
+            version,
+            place,
+        } in left
+        {
             let content = Some(Content::Placed(self.keyspace, place));
             let value = match self.bytes_of(vec![content]).await {
                 Ok(Some(values)) => values.into_iter().next().flatten(),
@@ -303,10 +382,10 @@ impl Volume {
                 tracing::error!(object = ?id, "a value of a volume is damaged, and stays in its object");
                 return Ok(false);
             };
-            let row = VersionRow::encode(&Change::Put(value));
-            let row = super::put(sort, row).when(Condition::VersionIs(version));
+            let value = VersionRow::encode(&Change::Put(value));
+            let row = super::put(row, value).when(Condition::VersionIs(version));
             self.store.finish(&row).await?;
-            self.state().newest.remove(key);
+            self.state().newest.remove(&key);
         }
         Ok(true)
     }

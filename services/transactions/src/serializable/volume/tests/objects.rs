@@ -5,7 +5,7 @@ use futures_util::TryStreamExt as _;
 use ports::objects::{ObjectPath, ObjectStoreExt as _};
 
 use super::*;
-use crate::serializable::model::{Key, PinName};
+use crate::serializable::model::{Key, PinName, Unreferenced};
 
 /// Values of two bytes are large, and one is enough for an object.
 pub(super) fn bulk(rule: Option<Broken>) -> Config {
@@ -206,6 +206,52 @@ fn a_damaged_object_is_an_error_of_its_values() {
         world.objects().delete(&path).await.expect("deleted");
         assert!(is_corrupt(one(2).await));
         assert_eq!(one(1).await, Ok(vec![Some("x".into())]));
+    });
+}
+
+/// A check names objects that are not whole, and deletes those alone that hold no value.
+#[test]
+fn a_check_finds_objects_that_are_not_whole_and_those_without_values() {
+    simulated::run(async {
+        let world = World::new(7);
+        let quiet = Config {
+            collects: false,
+            ..bulk(None)
+        };
+        let node_now = Node::on(&world, world.key_value(), quiet.clone()).await;
+        filled(&node_now, "demo").await;
+        let whole = objects(&world).await.remove(0);
+        let left = ObjectPath::from("volumes/1/000000000000000000000000000000aa");
+        let put = world.objects().put(&left, "left".into()).await;
+        put.expect("put");
+        drop(node_now);
+        let node_now = Node::on(&world, world.key_value(), quiet).await;
+        let check = async |others| {
+            let checked = node_now.engine.check_objects(&named("demo"), others).await;
+            let checked = checked.expect("checked");
+            let problem = checked.findings.first().map(|finding| {
+                assert_eq!(finding.object, whole.to_string());
+                finding.problem
+            });
+            let counts = (checked.count, checked.unreferenced, checked.deleted);
+            (counts, problem)
+        };
+        assert_eq!(check(Unreferenced::Count).await, ((2, 1, 0), None));
+        assert_eq!(check(Unreferenced::Delete).await, ((2, 1, 1), None));
+        assert_eq!(objects(&world).await, [whole.clone()]);
+        let object = world.objects().get(&whole).await.expect("an object");
+        let mut bytes = object.bytes().await.expect("its bytes").to_vec();
+        bytes[105] ^= 1;
+        let damaged = world.objects().put(&whole, bytes.into()).await;
+        damaged.expect("put");
+        let found = check(Unreferenced::Delete).await;
+        assert_eq!(found, ((1, 0, 0), Some("damaged")));
+        world.objects().delete(&whole).await.expect("deleted");
+        let found = check(Unreferenced::Delete).await;
+        assert_eq!(found, ((1, 0, 0), Some("missing")));
+        let none = named("none");
+        let none = node_now.engine.check_objects(&none, Unreferenced::Count);
+        assert_eq!(none.await, Err(crate::Error::NoSuchVolume));
     });
 }
 
