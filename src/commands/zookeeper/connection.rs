@@ -28,7 +28,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::protocol::{self, AUTH_XID, Code, OK, PING_XID, Reply, Request};
+use super::protocol::{self, AUTH_XID, Code, OK, PING_XID, Reply, Request, SESSION_EXPIRED};
 
 /// The session timeout that is requested. The server may answer another one.
 const SESSION_MS: i32 = 30_000;
@@ -50,7 +50,7 @@ const LONG_BYTES: usize = 500_000;
 const READ_BYTES: usize = 64 << 10;
 
 /// The servers of one ensemble, or a single one: `HOST:PORT,HOST:PORT`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hosts(Vec<String>);
 
 impl FromStr for Hosts {
@@ -140,13 +140,13 @@ impl Client {
 
     /// The reply, over as many connections as it takes. Errors: no server could be reached for
     /// [`RECONNECT_WAIT`].
-    pub(super) async fn call(&self, request: Request<'_>) -> anyhow::Result<Reply> {
+    pub(super) async fn call(&self, mut request: Request) -> anyhow::Result<Reply> {
         for attempt in 1.. {
             let wire = self.wire().await?;
-            let (reply, bytes) = wire.send(&request);
-            if let Ok(reply) = reply.await {
+            if let Ok(reply) = wire.send(&mut request).await {
                 return Ok(reply);
             }
+            let bytes = request.bytes();
             if attempt >= ATTEMPTS_MAX || (attempt >= LONG_ATTEMPTS_MAX && bytes >= LONG_BYTES) {
                 return Err(Unanswered { bytes }.into());
             }
@@ -181,7 +181,7 @@ impl Client {
     /// Ends the session. Otherwise the server would keep it for its timeout.
     pub(super) async fn close(&self) {
         let wire = self.current.lock().await.clone();
-        let (reply, _) = wire.send(&Request::CloseSession);
+        let reply = wire.send(&mut Request::close_session());
         // The timeout does it if this does not.
         let _ = timeout(Duration::from_secs(1), reply).await;
     }
@@ -215,20 +215,18 @@ struct Queue {
 }
 
 impl Wire {
-    /// Queues the request. Returns its reply to come, and its length. The reply fails if the
-    /// connection is lost.
-    fn send(&self, request: &Request<'_>) -> (oneshot::Receiver<Reply>, usize) {
+    /// Queues the request. Its reply fails if the connection is lost.
+    fn send(&self, request: &mut Request) -> oneshot::Receiver<Reply> {
         let (sender, receiver) = oneshot::channel();
         let mut queue = self.queue.lock();
-        let before = queue.unsent.len();
         if queue.ended.is_none() {
             queue.last_xid = queue.last_xid % i32::MAX + 1;
             let xid = queue.last_xid;
-            request.encode(xid, &mut queue.unsent);
+            queue.unsent.extend_from_slice(request.numbered(xid));
             queue.waiting.push_back((xid, sender));
         }
         self.wake.notify_one();
-        (receiver, queue.unsent.len() - before)
+        receiver
     }
 
     fn end(&self, reason: &anyhow::Error) {
@@ -278,14 +276,8 @@ async fn connect(
         "it begins no session, or one of {session_ms} ms"
     );
     if let Some(Credentials { scheme, secret }) = credentials {
-        sent.clear();
-        let credentials = secret.as_bytes();
-        Request::Auth {
-            scheme,
-            credentials,
-        }
-        .encode(AUTH_XID, &mut sent);
-        stream.write_all(&sent).await?;
+        let mut auth = Request::auth(scheme, secret.as_bytes());
+        stream.write_all(auth.numbered(AUTH_XID)).await?;
         let answer = next_frame(&mut stream, &mut arrived).await;
         let reply =
             Reply::decode(answer.context("it closes the connection on these credentials")?)?;
@@ -341,6 +333,7 @@ async fn receive(
         while let Some(frame) = protocol::take_frame(&mut arrived)? {
             let reply = Reply::decode(frame)?;
             last_zxid.fetch_max(reply.zxid, Ordering::Relaxed);
+            ensure!(reply.code != SESSION_EXPIRED, "the session expired");
             // Numbered requests have positive xids. Others are pings and notifications.
             if reply.xid <= 0 {
                 continue;
@@ -370,7 +363,9 @@ async fn transmit(
         let unsent = {
             let mut queue = wire.queue.lock();
             if is_idle {
-                Request::Ping.encode(PING_XID, &mut queue.unsent);
+                queue
+                    .unsent
+                    .extend_from_slice(Request::ping().numbered(PING_XID));
             }
             queue.unsent.split()
         };

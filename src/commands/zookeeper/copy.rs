@@ -83,6 +83,7 @@ impl Copy {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
         let kinds = self.kinds.kinds()?;
         let to = self.target()?;
+        ensure!(to != self.from, "--from and --to are the same server: {to}");
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("the runtime could not be started")?;
         let report = runtime.block_on(async {
@@ -135,8 +136,9 @@ impl Copy {
         let total = self.total(walk).await?;
         let mut report = Report::default();
         let mut tops = vec![path.clone()];
-        if self.quotas {
-            tops.push(format!("{QUOTAS}{}", path.trim_end_matches('/')));
+        let quotas = format!("{QUOTAS}{}", path.trim_end_matches('/'));
+        if self.quotas && walk.from.call(Request::exists(&quotas)).await?.code == OK {
+            tops.push(quotas);
         }
         for top in &tops {
             for (end, _) in top.match_indices('/').filter(|(end, _)| *end > 0) {
@@ -148,7 +150,7 @@ impl Copy {
             report.last = Last::default();
             // A pass sees all that was there when it began.
             for side in [&walk.from, &walk.to] {
-                side.call(Request::Sync(path)).await?;
+                side.call(Request::sync(path)).await?;
             }
             let bar = bar(total, report.passes);
             for top in &tops {
@@ -165,12 +167,12 @@ impl Copy {
     async fn total(&self, walk: &Walk) -> anyhow::Result<u64> {
         let path = &self.path.0;
         let from = walk.from.hosts();
-        match walk.from.call(Request::Exists(path)).await?.code {
+        match walk.from.call(Request::exists(path)).await?.code {
             OK => {}
             NO_NODE => bail!("--path {path}: {from} has no such znode"),
             code => bail!("--path {path}: {from}: {}", Code(code)),
         }
-        let reply = walk.from.call(Request::CountDescendants(path)).await?;
+        let reply = walk.from.call(Request::count_descendants(path)).await?;
         Ok(if reply.code == OK {
             reply.count()?.max(0) as u64 + 1
         } else {

@@ -20,9 +20,12 @@ const PASSWORD_BYTES: usize = 16;
 pub(super) const PING_XID: i32 = -2;
 pub(super) const AUTH_XID: i32 = -4;
 
+const ANY_VERSION: i32 = -1;
+
 pub(super) const OK: i32 = 0;
 pub(super) const NO_NODE: i32 = -101;
 pub(super) const NODE_EXISTS: i32 = -110;
+pub(super) const SESSION_EXPIRED: i32 = -112;
 
 /// A permission of an ACL.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +33,17 @@ pub(super) struct Grant {
     pub(super) permissions: i32,
     pub(super) scheme: String,
     pub(super) id: String,
+}
+
+impl Grant {
+    /// All permissions to all clients.
+    pub(super) fn anyone() -> Self {
+        Self {
+            permissions: 31,
+            scheme: "world".to_owned(),
+            id: "anyone".to_owned(),
+        }
+    }
 }
 
 /// The part of a Stat that a copy needs.
@@ -48,136 +62,120 @@ impl Stat {
     }
 }
 
-/// A request after the first packet of a connection.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Request<'a> {
-    GetData(&'a str),
-    GetAcl(&'a str),
-    GetChildren(&'a str),
-    /// Returns the number of all descendants.
-    CountDescendants(&'a str),
-    Exists(&'a str),
-    /// Later reads of the session see every update before it.
-    Sync(&'a str),
-    Create {
-        path: &'a str,
-        data: Option<&'a [u8]>,
-        acl: &'a [Grant],
-        kind: Kind,
-    },
-    SetData {
-        path: &'a str,
-        data: Option<&'a [u8]>,
-    },
-    SetAcl {
-        path: &'a str,
-        acl: &'a [Grant],
-    },
-    Delete(&'a str),
-    Auth {
-        scheme: &'a str,
-        credentials: &'a [u8],
-    },
-    Ping,
-    CloseSession,
-}
+/// A request after the first packet of a connection, as one frame.
+#[derive(Debug, Clone)]
+pub(super) struct Request(BytesMut);
 
-impl Request<'_> {
-    fn opcode(&self) -> i32 {
-        match self {
-            Self::Create { kind, .. } => match kind {
-                Kind::Persistent => 1,
-                Kind::Container => 19,
-                Kind::Ttl(_) => 21,
-            },
-            Self::Delete(_) => 2,
-            Self::Exists(_) => 3,
-            Self::GetData(_) => 4,
-            Self::SetData { .. } => 5,
-            Self::GetAcl(_) => 6,
-            Self::SetAcl { .. } => 7,
-            Self::GetChildren(_) => 8,
-            Self::Sync(_) => 9,
-            Self::Ping => 11,
-            Self::Auth { .. } => 100,
-            Self::CountDescendants(_) => 104,
-            Self::CloseSession => -11,
-        }
-    }
+impl Request {
+    const XID: std::ops::Range<usize> = 4..8;
 
-    /// The znode that it is about.
-    pub(super) fn path(&self) -> &str {
-        match self {
-            Self::GetData(path)
-            | Self::GetAcl(path)
-            | Self::GetChildren(path)
-            | Self::CountDescendants(path)
-            | Self::Exists(path)
-            | Self::Sync(path)
-            | Self::Create { path, .. }
-            | Self::SetData { path, .. }
-            | Self::SetAcl { path, .. }
-            | Self::Delete(path) => path,
-            Self::Auth { .. } | Self::Ping | Self::CloseSession => "",
-        }
-    }
-
-    /// Appends the request as one frame.
-    pub(super) fn encode(&self, xid: i32, buffer: &mut BytesMut) {
-        let mut frame = FrameWriter::begin(buffer, 64 + self.path().len());
-        frame.int(xid);
-        frame.int(self.opcode());
-        match *self {
-            Self::GetData(path) | Self::GetChildren(path) | Self::Exists(path) => {
-                frame.string(path);
-                frame.bool(false);
-            }
-            Self::GetAcl(path) | Self::Sync(path) | Self::CountDescendants(path) => {
-                frame.string(path);
-            }
-            Self::Create {
-                path,
-                data,
-                acl,
-                kind,
-            } => {
-                frame.string(path);
-                frame.buffer(data);
-                write_acl(&mut frame, acl);
-                match kind {
-                    Kind::Persistent => frame.int(0),
-                    Kind::Container => frame.int(4),
-                    Kind::Ttl(ms) => {
-                        frame.int(5);
-                        frame.long(ms);
-                    }
-                }
-            }
-            Self::SetData { path, data } => {
-                frame.string(path);
-                frame.buffer(data);
-                frame.int(-1);
-            }
-            Self::SetAcl { path, acl } => {
-                frame.string(path);
-                write_acl(&mut frame, acl);
-                frame.int(-1);
-            }
-            Self::Delete(path) => {
-                frame.string(path);
-                frame.int(-1);
-            }
-            Self::Auth {
-                scheme,
-                credentials,
-            } => {
-                frame.int(0);
-                frame.string(scheme);
-                frame.buffer(Some(credentials));
-            }
-            Self::Ping | Self::CloseSession => {}
-        }
+    fn new(opcode: i32, fields: impl FnOnce(&mut FrameWriter<'_>)) -> Self {
+        let mut bytes = BytesMut::new();
+        let mut frame = FrameWriter::begin(&mut bytes, 64);
+        frame.int(0);
+        frame.int(opcode);
+        fields(&mut frame);
         frame.finish();
+        Self(bytes)
+    }
+
+    /// Its bytes under a number.
+    pub(super) fn numbered(&mut self, xid: i32) -> &[u8] {
+        self.0[Self::XID].copy_from_slice(&xid.to_be_bytes());
+        &self.0
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn read(opcode: i32, path: &str) -> Self {
+        Self::new(opcode, |frame| {
+            frame.string(path);
+            frame.bool(false); // no watch
+        })
+    }
+
+    pub(super) fn exists(path: &str) -> Self {
+        Self::read(3, path)
+    }
+
+    pub(super) fn get_data(path: &str) -> Self {
+        Self::read(4, path)
+    }
+
+    pub(super) fn get_children(path: &str) -> Self {
+        Self::read(8, path)
+    }
+
+    pub(super) fn get_acl(path: &str) -> Self {
+        Self::new(6, |frame| frame.string(path))
+    }
+
+    /// Later reads of the session see every update before it.
+    pub(super) fn sync(path: &str) -> Self {
+        Self::new(9, |frame| frame.string(path))
+    }
+
+    /// Returns the number of all descendants.
+    pub(super) fn count_descendants(path: &str) -> Self {
+        Self::new(104, |frame| frame.string(path))
+    }
+
+    pub(super) fn create(path: &str, data: Option<&[u8]>, acl: &[Grant], kind: Kind) -> Self {
+        let (opcode, flags) = match kind {
+            Kind::Persistent => (1, 0),
+            Kind::Container => (19, 4),
+            Kind::Ttl(_) => (21, 5),
+        };
+        Self::new(opcode, |frame| {
+            frame.string(path);
+            frame.buffer(data);
+            write_acl(frame, acl);
+            frame.int(flags);
+            if let Kind::Ttl(ms) = kind {
+                frame.long(ms);
+            }
+        })
+    }
+
+    pub(super) fn set_data(path: &str, data: Option<&[u8]>) -> Self {
+        Self::new(5, |frame| {
+            frame.string(path);
+            frame.buffer(data);
+            frame.int(ANY_VERSION);
+        })
+    }
+
+    pub(super) fn set_acl(path: &str, acl: &[Grant]) -> Self {
+        Self::new(7, |frame| {
+            frame.string(path);
+            write_acl(frame, acl);
+            frame.int(ANY_VERSION);
+        })
+    }
+
+    pub(super) fn delete(path: &str) -> Self {
+        Self::new(2, |frame| {
+            frame.string(path);
+            frame.int(ANY_VERSION);
+        })
+    }
+
+    pub(super) fn auth(scheme: &str, credentials: &[u8]) -> Self {
+        Self::new(100, |frame| {
+            frame.int(0);
+            frame.string(scheme);
+            frame.buffer(Some(credentials));
+        })
+    }
+
+    pub(super) fn ping() -> Self {
+        Self::new(11, |_| {})
+    }
+
+    pub(super) fn close_session() -> Self {
+        Self::new(-11, |_| {})
     }
 }
 
@@ -324,7 +322,6 @@ impl fmt::Display for Code {
             -108 => "NoChildrenForEphemerals: an ephemeral znode of the target is above it",
             NODE_EXISTS => "NodeExists",
             -111 => "NotEmpty",
-            -112 => "SessionExpired",
             -114 => "InvalidACL: it does not know a scheme of the ACL",
             -115 => "AuthFailed: it does not accept the credentials",
             -124 => "SessionClosedRequireAuth: it wants credentials by --from-auth or --to-auth",
@@ -348,25 +345,17 @@ mod tests {
 
     #[test]
     fn a_request_is_a_frame_with_its_xid_and_opcode() {
-        let mut buffer = BytesMut::new();
-        Request::GetData("/a").encode(7, &mut buffer);
+        let mut request = Request::get_data("/a");
         let expected = [
             0, 0, 0, 15, 0, 0, 0, 7, 0, 0, 0, 4, 0, 0, 0, 2, b'/', b'a', 0,
         ];
-        assert_eq!(buffer[..], expected);
+        assert_eq!(request.numbered(7), expected);
     }
 
     #[test]
     fn null_data_stays_null_and_a_ttl_follows_its_flag() {
-        let mut buffer = BytesMut::new();
-        let request = Request::Create {
-            path: "/a",
-            data: None,
-            acl: &[],
-            kind: Kind::Ttl(258),
-        };
-        request.encode(1, &mut buffer);
-        let after_path = &buffer[18..];
+        let request = Request::create("/a", None, &[], Kind::Ttl(258));
+        let after_path = &request.0[18..];
         assert_eq!(after_path[..8], [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
         assert_eq!(after_path[8..], [0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 1, 2]);
     }

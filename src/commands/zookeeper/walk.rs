@@ -78,6 +78,12 @@ struct Znode {
     stat: Stat,
 }
 
+impl Znode {
+    fn is_ephemeral(&self) -> bool {
+        Kind::of_owner(self.stat.ephemeral_owner).is_none()
+    }
+}
+
 /// The result of a visit.
 #[derive(Debug, Default)]
 struct Visited {
@@ -166,14 +172,16 @@ impl Walk {
         } else {
             join(read(&self.from, &path), read(&self.to, &path)).await
         };
-        // It may be gone since its parent was listed. The next pass sees that.
         let Some(source) = source? else {
-            return Ok(());
+            return Err(Stop::Here(Finding::Changed("it went on the source")));
         };
         visited.bytes = source.data.as_ref().map_or(0, Bytes::len);
         let Some(kind) = Kind::of_owner(source.stat.ephemeral_owner) else {
             visited.is_ephemeral = true;
-            return Ok(());
+            return match target? {
+                Some(target) if !target.is_ephemeral() => self.extra(visited, path).await,
+                _ => Ok(()),
+            };
         };
         refuse_hidden(&source, "--from-auth")?;
         let mut target = target?;
@@ -212,12 +220,7 @@ impl Walk {
 
     /// Returns whether the znode was created. Otherwise it exists.
     async fn create(&self, path: &str, source: &Znode, kind: Kind) -> Step<bool> {
-        let request = Request::Create {
-            path,
-            data: source.data.as_deref(),
-            acl: &source.acl,
-            kind,
-        };
+        let request = Request::create(path, source.data.as_deref(), &source.acl, kind);
         match call(&self.to, request).await?.code {
             OK => Ok(true),
             NODE_EXISTS => Ok(false),
@@ -231,29 +234,21 @@ impl Walk {
 
     /// Makes data and ACL of the target those of the source.
     async fn update(&self, visited: &mut Visited, source: &Znode, target: &Znode) -> Step<()> {
-        if Kind::of_owner(target.stat.ephemeral_owner).is_none() {
+        if target.is_ephemeral() {
             let why = "an ephemeral znode of a live session is there on the target";
             return Err(Stop::Here(Finding::Failed(why.to_owned())));
         }
         let path = visited.path.clone();
         let is_counted = path.starts_with(QUOTAS) && path.ends_with(QUOTA_STATISTICS);
         if source.data != target.data && !is_counted {
-            let data = source.data.as_deref();
-            let path = &path;
-            accept(
-                "setData",
-                call(&self.to, Request::SetData { path, data }).await?,
-            )?;
+            let set = Request::set_data(&path, source.data.as_deref());
+            accept("setData", call(&self.to, set).await?)?;
             visited.changed("the data differed");
         }
         if source.acl != target.acl {
             refuse_hidden(target, "--to-auth")?;
-            let acl = &source.acl;
-            let path = &path;
-            accept(
-                "setACL",
-                call(&self.to, Request::SetAcl { path, acl }).await?,
-            )?;
+            let set = Request::set_acl(&path, &source.acl);
+            accept("setACL", call(&self.to, set).await?)?;
             visited.changed("the ACL differed");
         }
         visited.updated = !visited.findings.is_empty();
@@ -275,24 +270,21 @@ impl Walk {
         )
         .await;
         let (here, there) = (here?, there?);
-        for name in there.difference(&here) {
-            let extra = child(&path, name);
-            if self.powers.deletes {
-                self.delete(visited, extra).await?;
-            } else {
-                visited.findings.push((extra, Finding::Extra));
-            }
-        }
-        if let Some(target) = target {
-            self.counter(visited, source, target, &here).await?;
-        }
         let is_new = visited.created.is_some();
-        let next = here.iter().map(|name| Next {
-            path: child(&path, name),
-            is_new,
-        });
-        visited.next.extend(next);
-        Ok(())
+        visited.next = here
+            .iter()
+            .map(|name| Next {
+                path: child(&path, name),
+                is_new,
+            })
+            .collect();
+        for name in there.difference(&here) {
+            self.extra(visited, child(&path, name)).await?;
+        }
+        match target {
+            Some(target) => self.counter(visited, source, target, &here).await,
+            None => Ok(()),
+        }
     }
 
     /// Compares the next sequence numbers of the children.
@@ -319,59 +311,50 @@ impl Walk {
             return Err(Stop::Here(Finding::Failed(why)));
         }
         let filler = child(path, FILLER);
+        let acl = [Grant::anyone()];
         // Requests of one session take effect in their order.
         for start in (0..behind).step_by(BATCH) {
             let count = (behind - start).min(BATCH as i64);
-            let filling = (0..count).map(|_| async {
-                let acl = &[Grant {
-                    permissions: 31,
-                    scheme: "world".to_owned(),
-                    id: "anyone".to_owned(),
-                }];
-                let create = Request::Create {
-                    path: &filler,
-                    data: None,
-                    acl,
-                    kind: Kind::Persistent,
-                };
-                let (created, deleted) = join(
-                    call(&self.to, create),
-                    call(&self.to, Request::Delete(&filler)),
-                )
-                .await;
-                accept("create", created?)?;
-                accept("delete", deleted?)
+            let filling = (0..count).flat_map(|_| {
+                let create = Request::create(&filler, None, &acl, Kind::Persistent);
+                [create, Request::delete(&filler)]
             });
-            for filled in join_all(filling).await {
-                filled?;
+            for filled in join_all(filling.map(|request| call(&self.to, request))).await {
+                match filled?.code {
+                    // A connection was lost, and the request was sent twice.
+                    OK | NODE_EXISTS | NO_NODE => {}
+                    code => return Err(refused("the sequence counter", code)),
+                }
             }
         }
+        call(&self.to, Request::delete(&filler)).await?;
         visited.is_counter_raised = true;
         visited.changed("its sequence counter was lower");
         Ok(())
     }
 
-    /// Deletes a subtree of the target, unless a live session owns a part of it.
-    async fn delete(&self, visited: &mut Visited, top: String) -> Step<()> {
+    /// Reports a subtree that only the target has, or deletes it. One that live sessions own a part
+    /// of stays.
+    async fn extra(&self, visited: &mut Visited, top: String) -> Step<()> {
         let (mut paths, mut next) = (vec![top.clone()], 0);
-        while next < paths.len() {
+        while next < paths.len() && self.powers.deletes {
             let path = paths[next].clone();
-            let reply = call(&self.to, Request::Exists(&path)).await?;
-            next += 1;
-            if reply.code == NO_NODE {
-                continue;
-            }
+            let reply = call(&self.to, Request::exists(&path)).await?;
             let stat = accept("exists", reply)?.stat()?;
             if Kind::of_owner(stat.ephemeral_owner).is_none() {
-                visited.findings.push((top, Finding::Extra));
-                return Ok(());
+                break;
             }
+            next += 1;
             let names = children(&self.to, &path, stat.num_children > 0).await?;
             paths.extend(names.iter().map(|name| child(&path, name)));
         }
+        if next < paths.len() {
+            visited.findings.push((top, Finding::Extra));
+            return Ok(());
+        }
         for batch in paths.rchunks(BATCH) {
             let batch = batch.iter().rev();
-            let deleting = batch.map(|path| call(&self.to, Request::Delete(path)));
+            let deleting = batch.map(|path| call(&self.to, Request::delete(path)));
             for deleted in join_all(deleting).await {
                 let reply = deleted?;
                 if reply.code != NO_NODE {
@@ -412,7 +395,7 @@ impl Visited {
     }
 }
 
-async fn call(client: &Client, request: Request<'_>) -> Step<Reply> {
+async fn call(client: &Client, request: Request) -> Step<Reply> {
     let reply = client.call(request).await;
     reply.map_err(|error| match error.downcast::<Unanswered>() {
         Ok(refused) => Stop::Here(Finding::Failed(refused.to_string())),
@@ -435,8 +418,8 @@ fn refused(call: &'static str, code: i32) -> Stop {
 
 /// The znode at `path`, if there is one.
 async fn read(client: &Client, path: &str) -> Step<Option<Znode>> {
-    let data = call(client, Request::GetData(path));
-    let (data, acl) = join(data, call(client, Request::GetAcl(path))).await;
+    let data = call(client, Request::get_data(path));
+    let (data, acl) = join(data, call(client, Request::get_acl(path))).await;
     let (data, acl) = (data?, acl?);
     if data.code == NO_NODE || acl.code == NO_NODE {
         return Ok(None);
@@ -453,7 +436,7 @@ async fn children(client: &Client, path: &str, has_any: bool) -> Step<BTreeSet<S
     }
     let reply = accept(
         "getChildren",
-        call(client, Request::GetChildren(path)).await?,
+        call(client, Request::get_children(path)).await?,
     )?;
     let mut names: BTreeSet<String> = reply.children()?.into_iter().collect();
     if path == "/" {
