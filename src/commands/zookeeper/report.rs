@@ -101,8 +101,8 @@ impl Report {
         let (updated, deleted, passes) = (self.updated, self.deleted, self.passes);
         writeln!(
             text,
-            "created {created} znodes ({containers} containers, {ttls} with a TTL), updated {updated}, deleted {deleted}, \
-             in {passes} passes"
+            "created {created} znodes ({containers} containers, {ttls} with a TTL), updated {updated}, deleted {deleted} \
+             (passes: {passes})"
         )?;
         let (equal, ephemerals) = (last.equal, last.ephemerals);
         writeln!(
