@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run install test test-differential fuzz simulate test-oracle test-curator test-files bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation bench-files
+.PHONY: help run install test test-differential fuzz simulate test-oracle test-copy test-curator test-files bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation bench-files
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -26,6 +26,9 @@ simulate: ## Runs every simulated scenario under SEEDS seeds (default 1000; seve
 
 test-oracle: ## Runs the client tests against a real ZooKeeper instead (UPDATE=1 records its answers)
 	@scripts/test-oracle
+
+test-copy: ## Copies ZNODES (default 100000) znodes between a real ZooKeeper and Landfast, both ways
+	@ZNODES=$(ZNODES) scripts/test-copy
 
 test-files: ## Runs pjdfstest and fsx on a mount of a volume (root)
 	@scripts/test-files

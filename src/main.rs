@@ -89,6 +89,9 @@ enum Command {
     /// Serve as an instance of function memory; the server starts it
     #[command(hide = true)]
     MemoryFunction,
+    /// Move trees of znodes between ZooKeeper and Landfast
+    #[command(subcommand)]
+    Zookeeper(commands::zookeeper::Command),
     /// Print a completion script for a shell
     Completions {
         /// The shell the script is for
@@ -140,6 +143,7 @@ fn main() -> ExitCode {
         Command::Transactions(command) => commands::transactions::run(&command),
         Command::Bench(command) => commands::bench::run(&command),
         Command::MemoryFunction => commands::memory_function::run(),
+        Command::Zookeeper(command) => commands::zookeeper::run(&command),
         Command::Completions { shell } => completions(shell),
     };
     ended.unwrap_or_else(|error| {

@@ -328,6 +328,18 @@ impl Settings {
     }
 }
 
+/// Where a server with this configuration file, or with the default one, serves ZooKeeper clients.
+pub(crate) fn zookeeper(config: Option<PathBuf>) -> anyhow::Result<Listen> {
+    let zookeeper = env::var("LANDFAST_ZOOKEEPER").ok();
+    let zookeeper = zookeeper.map(Listen::try_from).transpose();
+    let options = Options {
+        config,
+        zookeeper: zookeeper.map_err(|error| anyhow::anyhow!("LANDFAST_ZOOKEEPER: {error}"))?,
+        ..Options::default()
+    };
+    Ok(options.settle()?.zookeeper)
+}
+
 /// The environment variable with the value that `error` is about, if it is from there.
 pub(crate) fn variable_to_blame(error: &clap::Error, program: &Command) -> Option<String> {
     let text = |kind| match error.get(kind) {

@@ -14,6 +14,7 @@ pub(crate) mod state;
 pub(crate) mod status;
 pub(crate) mod transactions;
 pub(crate) mod workflows;
+pub(crate) mod zookeeper;
 
 use std::{
     borrow::Cow,

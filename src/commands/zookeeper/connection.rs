@@ -1,0 +1,399 @@
+//! A session with a ZooKeeper server, over connections that are replaced when they break.
+//!
+//! Callers send requests without waiting for each other. Replies come in the order of the requests.
+//! A request whose reply was lost is sent again over the next connection, so callers send only
+//! requests that may be repeated. A session owns nothing here: each connection begins a new one.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::BytesMut;
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{Notify, oneshot},
+    time::{Instant, sleep, timeout},
+};
+
+use super::protocol::{self, AUTH_XID, Code, OK, PING_XID, Reply, Request, SESSION_EXPIRED};
+
+/// The session timeout that is requested. The server may answer another one.
+const SESSION_MS: i32 = 30_000;
+/// The shortest accepted session timeout, so that pings keep their distance.
+const SESSION_MS_MIN: i32 = 300;
+/// How long a server may take to connect, and for each reply of the handshake.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// How long a lost server is tried again. Then the copy ends, and a further run continues it.
+const RECONNECT_WAIT: Duration = Duration::from_mins(1);
+/// The pause between two such attempts.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
+/// How often one request is sent before its losses are an error.
+const ATTEMPTS_MAX: u32 = 8;
+/// The same for a request of at least [`LONG_BYTES`]: servers close the connection on a packet that is too long, and those
+/// requests that were lost with it must not fail.
+const LONG_ATTEMPTS_MAX: u32 = 2;
+const LONG_BYTES: usize = 500_000;
+/// The free room for each read from the socket.
+const READ_BYTES: usize = 64 << 10;
+
+/// The servers of one ensemble, or a single one: `HOST:PORT,HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hosts(Vec<String>);
+
+impl FromStr for Hosts {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        ensure!(
+            !text.contains('/'),
+            "give HOST:PORT, and a chroot by --path"
+        );
+        let hosts = text.split(',').map(|host| {
+            let parts = host.rsplit_once(':');
+            let is_whole = parts.is_some_and(|(name, port)| {
+                !name.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+            });
+            ensure!(is_whole, "give HOST:PORT, as in 10.0.0.7:2181");
+            Ok(host.to_owned())
+        });
+        Ok(Self(hosts.collect::<anyhow::Result<_>>()?))
+    }
+}
+
+impl fmt::Display for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(","))
+    }
+}
+
+/// What a session proves of itself: `SCHEME:CREDENTIALS`, as `digest:USER:PASSWORD`.
+#[derive(Clone)]
+pub(super) struct Credentials {
+    scheme: String,
+    secret: String,
+}
+
+impl FromStr for Credentials {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            Some((scheme, secret)) if !scheme.is_empty() => Ok(Self {
+                scheme: scheme.to_owned(),
+                secret: secret.to_owned(),
+            }),
+            // The text is not repeated, because it may be a password.
+            _ => Err("give SCHEME:CREDENTIALS, as digest:USER:PASSWORD"),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("scheme", &self.scheme)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A session that outlives connections.
+#[derive(Debug)]
+pub(super) struct Client {
+    hosts: Hosts,
+    credentials: Option<Credentials>,
+    current: tokio::sync::Mutex<Arc<Wire>>,
+    /// A server that has not seen this zxid is refused, so reads never go back.
+    last_zxid: Arc<AtomicI64>,
+}
+
+impl Client {
+    pub(super) async fn connect(
+        hosts: Hosts,
+        credentials: Option<Credentials>,
+    ) -> anyhow::Result<Self> {
+        let last_zxid = Arc::new(AtomicI64::new(0));
+        let wire = connect_to_any(&hosts, credentials.as_ref(), &last_zxid).await?;
+        Ok(Self {
+            hosts,
+            credentials,
+            current: tokio::sync::Mutex::new(wire),
+            last_zxid,
+        })
+    }
+
+    pub(super) fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
+
+    /// The reply, over as many connections as it takes. Errors: no server could be reached for
+    /// [`RECONNECT_WAIT`].
+    pub(super) async fn call(&self, mut request: Request) -> anyhow::Result<Reply> {
+        for attempt in 1.. {
+            let wire = self.wire().await?;
+            if let Ok(reply) = wire.send(&mut request).await {
+                return Ok(reply);
+            }
+            let bytes = request.bytes();
+            if attempt >= ATTEMPTS_MAX || (attempt >= LONG_ATTEMPTS_MAX && bytes >= LONG_BYTES) {
+                return Err(Unanswered { bytes }.into());
+            }
+        }
+        unreachable!("the loop ends by a return")
+    }
+
+    /// The connection, which is replaced if it broke.
+    async fn wire(&self) -> anyhow::Result<Arc<Wire>> {
+        let mut current = self.current.lock().await;
+        let Some(reason) = current.queue.lock().ended.clone() else {
+            return Ok(current.clone());
+        };
+        let until = Instant::now() + RECONNECT_WAIT;
+        loop {
+            match connect_to_any(&self.hosts, self.credentials.as_ref(), &self.last_zxid).await {
+                Ok(wire) => {
+                    *current = wire.clone();
+                    return Ok(wire);
+                }
+                Err(error) if Instant::now() >= until => {
+                    return Err(error.context(format!(
+                        "{}: the connection is lost ({reason}); run the same command again to continue",
+                        self.hosts
+                    )));
+                }
+                Err(_) => sleep(RECONNECT_PAUSE).await,
+            }
+        }
+    }
+
+    /// Ends the session. Otherwise the server would keep it for its timeout.
+    pub(super) async fn close(&self) {
+        let wire = self.current.lock().await.clone();
+        let reply = wire.send(&mut Request::close_session());
+        // The timeout does it if this does not.
+        let _ = timeout(Duration::from_secs(1), reply).await;
+    }
+}
+
+/// The server closed each connection that carried the request.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server closes the connection on this request of {bytes} bytes; raise its limit of packets (jute.maxbuffer of \
+     ZooKeeper, --zookeeper-packet-bytes-max of Landfast)"
+)]
+pub(super) struct Unanswered {
+    bytes: usize,
+}
+
+/// One connection. Its task ends when it breaks.
+#[derive(Debug, Default)]
+struct Wire {
+    queue: Mutex<Queue>,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    unsent: BytesMut,
+    /// The requests without a reply, in their order.
+    waiting: VecDeque<(i32, oneshot::Sender<Reply>)>,
+    last_xid: i32,
+    /// Why the connection ended.
+    ended: Option<String>,
+}
+
+impl Wire {
+    /// Queues the request. Its reply fails if the connection is lost.
+    fn send(&self, request: &mut Request) -> oneshot::Receiver<Reply> {
+        let (sender, receiver) = oneshot::channel();
+        let mut queue = self.queue.lock();
+        if queue.ended.is_none() {
+            queue.last_xid = queue.last_xid % i32::MAX + 1;
+            let xid = queue.last_xid;
+            queue.unsent.extend_from_slice(request.numbered(xid));
+            queue.waiting.push_back((xid, sender));
+        }
+        self.wake.notify_one();
+        receiver
+    }
+
+    fn end(&self, reason: &anyhow::Error) {
+        let mut queue = self.queue.lock();
+        queue.ended = Some(crate::startup_error::of(reason));
+        queue.waiting.clear();
+        queue.unsent.clear();
+    }
+}
+
+async fn connect_to_any(
+    hosts: &Hosts,
+    credentials: Option<&Credentials>,
+    last_zxid: &Arc<AtomicI64>,
+) -> anyhow::Result<Arc<Wire>> {
+    let mut failed = None;
+    for host in &hosts.0 {
+        let connected = timeout(CONNECT_WAIT, connect(host, credentials, last_zxid)).await;
+        let late = || format!("it does not answer within {} s", CONNECT_WAIT.as_secs());
+        let connected = connected.with_context(late).flatten();
+        match connected.with_context(|| host.clone()) {
+            Ok(wire) => return Ok(wire),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.context("no host is given")?)
+}
+
+async fn connect(
+    host: &str,
+    credentials: Option<&Credentials>,
+    last_zxid: &Arc<AtomicI64>,
+) -> anyhow::Result<Arc<Wire>> {
+    let mut stream = TcpStream::connect(host)
+        .await
+        .context("no server can be reached; check the address, and that it runs")?;
+    stream.set_nodelay(true)?;
+    let (mut sent, mut arrived) = (BytesMut::new(), BytesMut::new());
+    protocol::connect(last_zxid.load(Ordering::Relaxed), SESSION_MS, &mut sent);
+    stream.write_all(&sent).await?;
+    let answer = next_frame(&mut stream, &mut arrived).await.context(
+        "it begins no session; check that this is ZooKeeper's plain port, and maxClientCnxns",
+    )?;
+    let session_ms = protocol::connected(&answer)?;
+    ensure!(
+        session_ms >= SESSION_MS_MIN,
+        "it begins no session, or one of {session_ms} ms"
+    );
+    if let Some(Credentials { scheme, secret }) = credentials {
+        let mut auth = Request::auth(scheme, secret.as_bytes());
+        stream.write_all(auth.numbered(AUTH_XID)).await?;
+        let answer = next_frame(&mut stream, &mut arrived).await;
+        let reply =
+            Reply::decode(answer.context("it closes the connection on these credentials")?)?;
+        ensure!(reply.code == OK, "{}", Code(reply.code));
+    }
+    let wire = Arc::<Wire>::default();
+    let session = Duration::from_millis(session_ms as u64);
+    let driving = drive(stream, arrived, wire.clone(), last_zxid.clone(), session);
+    drop(tokio::spawn(driving));
+    Ok(wire)
+}
+
+async fn next_frame(
+    stream: &mut TcpStream,
+    arrived: &mut BytesMut,
+) -> anyhow::Result<bytes::Bytes> {
+    loop {
+        if let Some(frame) = protocol::take_frame(arrived)? {
+            return Ok(frame);
+        }
+        if stream.read_buf(arrived).await? == 0 {
+            bail!("it closed the connection");
+        }
+    }
+}
+
+/// Sends and receives until the connection breaks.
+async fn drive(
+    stream: TcpStream,
+    arrived: BytesMut,
+    wire: Arc<Wire>,
+    last_zxid: Arc<AtomicI64>,
+    session: Duration,
+) {
+    let (read, write) = stream.into_split();
+    // Both at once: a server may read on only after its replies are read.
+    let Err(reason) = tokio::select! {
+        ended = receive(read, arrived, &wire, &last_zxid, session * 2 / 3) => ended,
+        ended = transmit(write, &wire, session / 3) => ended,
+    };
+    wire.end(&reason);
+}
+
+/// Gives each reply to its request. Pings make a server that lives answer within `silence_max`.
+async fn receive(
+    mut read: OwnedReadHalf,
+    mut arrived: BytesMut,
+    wire: &Wire,
+    last_zxid: &AtomicI64,
+    silence_max: Duration,
+) -> anyhow::Result<std::convert::Infallible> {
+    loop {
+        while let Some(frame) = protocol::take_frame(&mut arrived)? {
+            let reply = Reply::decode(frame)?;
+            last_zxid.fetch_max(reply.zxid, Ordering::Relaxed);
+            ensure!(reply.code != SESSION_EXPIRED, "the session expired");
+            // Numbered requests have positive xids. Others are pings and notifications.
+            if reply.xid <= 0 {
+                continue;
+            }
+            let waiting = wire.queue.lock().waiting.pop_front();
+            match waiting {
+                // A caller that has gone needs no reply.
+                Some((xid, caller)) if xid == reply.xid => drop(caller.send(reply)),
+                _ => bail!("it answered a request that was not next"),
+            }
+        }
+        arrived.reserve(READ_BYTES);
+        let read = timeout(silence_max, read.read_buf(&mut arrived)).await;
+        let silent = || format!("it was silent for {} s", silence_max.as_secs());
+        ensure!(read.with_context(silent)?? > 0, "it closed the connection");
+    }
+}
+
+/// Sends what callers queue, and a ping at least every `ping_every`.
+async fn transmit(
+    mut write: OwnedWriteHalf,
+    wire: &Wire,
+    ping_every: Duration,
+) -> anyhow::Result<std::convert::Infallible> {
+    loop {
+        let is_idle = timeout(ping_every, wire.wake.notified()).await.is_err();
+        let unsent = {
+            let mut queue = wire.queue.lock();
+            if is_idle {
+                queue
+                    .unsent
+                    .extend_from_slice(Request::ping().numbered(PING_XID));
+            }
+            queue.unsent.split()
+        };
+        write.write_all(&unsent).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_have_ports_and_no_chroot() {
+        let hosts: Hosts = "a:1,[::1]:2181".parse().expect("hosts");
+        assert_eq!(hosts.to_string(), "a:1,[::1]:2181");
+        for wrong in ["", "a", ":1", "a:0", "a:1,", "a:1/chroot", "a:65536"] {
+            Hosts::from_str(wrong).expect_err(wrong);
+        }
+    }
+
+    #[test]
+    fn a_password_is_in_no_output() {
+        let credentials: Credentials = "digest:u:secret".parse().expect("credentials");
+        assert!(!format!("{credentials:?}").contains("secret"));
+        assert!(
+            !Credentials::from_str("secret")
+                .expect_err("no scheme")
+                .contains("secret")
+        );
+    }
+}

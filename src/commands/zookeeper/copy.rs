@@ -1,0 +1,209 @@
+//! `landfast zookeeper copy`: passes over a tree until both sides are equal.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::runtime;
+
+use super::{
+    connection::{Client, Credentials, Hosts},
+    kinds,
+    protocol::{Code, NO_NODE, OK, Request},
+    report::{Last, Report},
+    walk::{Powers, QUOTAS, RESERVED, Walk},
+};
+use crate::settings::{self, Listen};
+
+/// The most passes. After them the source still changes, and the command says so.
+const PASSES_MAX: u32 = 10;
+
+/// The two sides and what is copied.
+#[derive(Debug, Args)]
+pub(crate) struct Copy {
+    /// The server to copy from, or servers of one ensemble
+    #[arg(long, value_name = "HOST:PORT[,HOST:PORT]")]
+    from: Hosts,
+    /// The server to copy to [default: the server of this machine's configuration]
+    #[arg(long, value_name = "HOST:PORT[,HOST:PORT]")]
+    to: Option<Hosts>,
+    /// The configuration file that says where the server of this machine listens [default: landfast.toml, if it is there]
+    #[arg(long, env = "LANDFAST_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The znode to copy, with everything below it
+    #[arg(long, default_value = "/")]
+    path: ZnodePath,
+    /// Credentials for the source, as digest:USER:PASSWORD
+    #[arg(long, env = "LANDFAST_FROM_AUTH", value_name = "SCHEME:CREDENTIALS")]
+    #[arg(hide_env_values = true)]
+    from_auth: Option<Credentials>,
+    /// Credentials for the target, as digest:USER:PASSWORD
+    #[arg(long, env = "LANDFAST_TO_AUTH", value_name = "SCHEME:CREDENTIALS")]
+    #[arg(hide_env_values = true)]
+    to_auth: Option<Credentials>,
+    #[command(flatten)]
+    kinds: kinds::Options,
+    /// Delete what only the target has below the path; ephemeral znodes of its clients stay
+    #[arg(long)]
+    delete: bool,
+    /// Raise the counters of sequential children to those of the source
+    #[arg(long)]
+    sequences: bool,
+    /// Copy the quotas of the path, too
+    #[arg(long)]
+    quotas: bool,
+    /// Print one JSON object at the end
+    #[arg(long)]
+    json: bool,
+}
+
+/// The absolute path of a znode.
+#[derive(Debug, Clone)]
+struct ZnodePath(String);
+
+impl std::str::FromStr for ZnodePath {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let names = text.strip_prefix('/');
+        let is_whole =
+            text == "/" || names.is_some_and(|names| names.split('/').all(|name| !name.is_empty()));
+        ensure!(is_whole, "give a path from the root, as in /shop");
+        let is_reserved = names.is_some_and(|names| names.split('/').next() == Some(RESERVED));
+        ensure!(
+            !is_reserved,
+            "a server fills /{RESERVED} itself; copy quotas by --quotas"
+        );
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Copy {
+    pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        let kinds = self.kinds.kinds()?;
+        let to = self.target()?;
+        ensure!(to != self.from, "--from and --to are the same server: {to}");
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("the runtime could not be started")?;
+        let report = runtime.block_on(async {
+            let from = Client::connect(self.from.clone(), self.from_auth.clone());
+            let from = from.await.context("--from")?;
+            let to = Client::connect(to, self.to_auth.clone());
+            let to = to.await.context("--to")?;
+            let powers = Powers {
+                deletes: self.delete,
+                raises_counters: self.sequences,
+            };
+            let walk = Walk {
+                from,
+                to,
+                kinds,
+                powers,
+            };
+            let copied = self.passes(&walk).await;
+            walk.from.close().await;
+            walk.to.close().await;
+            copied
+        })?;
+        super::super::print(&if self.json {
+            report.json()?
+        } else {
+            report.text()?
+        })?;
+        Ok(if report.is_verified() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+
+    fn target(&self) -> anyhow::Result<Hosts> {
+        if let Some(to) = &self.to {
+            return Ok(to.clone());
+        }
+        match settings::zookeeper(self.config.clone())? {
+            Listen::At(address) if address.port() > 0 => address.to_string().parse(),
+            _ => bail!(
+                "the configuration gives ZooKeeper clients no fixed address; name the target by --to HOST:PORT"
+            ),
+        }
+    }
+
+    /// Copies until a pass has found nothing to do.
+    async fn passes(&self, walk: &Walk) -> anyhow::Result<Report> {
+        let path = &self.path.0;
+        let total = self.total(walk).await?;
+        let mut report = Report::default();
+        let mut tops = vec![path.clone()];
+        let quotas = format!("{QUOTAS}{}", path.trim_end_matches('/'));
+        if self.quotas && walk.from.call(Request::exists(&quotas)).await?.code == OK {
+            tops.push(quotas);
+        }
+        for top in &tops {
+            for (end, _) in top.match_indices('/').filter(|(end, _)| *end > 0) {
+                walk.create_ancestor(&top[..end]).await?;
+            }
+        }
+        loop {
+            report.passes += 1;
+            report.last = Last::default();
+            // A pass sees all that was there when it began.
+            for side in [&walk.from, &walk.to] {
+                side.call(Request::sync(path)).await?;
+            }
+            let bar = bar(total, report.passes);
+            for top in &tops {
+                walk.pass(top, &mut report, &bar).await?;
+            }
+            bar.finish_and_clear();
+            if report.last.changed == 0 || report.passes == PASSES_MAX {
+                return Ok(report);
+            }
+        }
+    }
+
+    /// The number of the source's znodes, or zero if it is too old to tell.
+    async fn total(&self, walk: &Walk) -> anyhow::Result<u64> {
+        let path = &self.path.0;
+        let from = walk.from.hosts();
+        match walk.from.call(Request::exists(path)).await?.code {
+            OK => {}
+            NO_NODE => bail!("--path {path}: {from} has no such znode"),
+            code => bail!("--path {path}: {from}: {}", Code(code)),
+        }
+        let reply = walk.from.call(Request::count_descendants(path)).await?;
+        Ok(if reply.code == OK {
+            reply.count()?.max(0) as u64 + 1
+        } else {
+            0
+        })
+    }
+}
+
+/// A bar on stderr, if that is a terminal.
+fn bar(total: u64, pass: u32) -> ProgressBar {
+    let template = "pass {prefix} {wide_bar} {pos} of {len} znodes, {per_sec}, {eta} left";
+    let bar = ProgressBar::new(total).with_prefix(pass.to_string());
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::str::FromStr as _;
+
+    use super::ZnodePath;
+
+    #[test]
+    fn a_path_is_absolute_and_not_of_zookeeper_itself() {
+        for right in ["/", "/a", "/a/b", "/zookeepers", "/a/zookeeper"] {
+            ZnodePath::from_str(right).expect(right);
+        }
+        for wrong in ["", "a", "/a/", "//a", "/zookeeper", "/zookeeper/quota"] {
+            ZnodePath::from_str(wrong).expect_err(wrong);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The result of a copy: counts, and the differences that are left.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::protocol::Code;
+
+/// The listed differences. More of them are only counted.
+const LISTED_MAX: usize = 100;
+
+/// The counts of a whole copy, and of its last pass.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    pub(super) passes: u32,
+    pub(super) created: u64,
+    /// Those of them that are containers, and that have a TTL.
+    pub(super) containers: u64,
+    pub(super) ttls: u64,
+    pub(super) updated: u64,
+    pub(super) deleted: u64,
+    pub(super) raised_counters: u64,
+    #[serde(flatten)]
+    pub(super) last: Last,
+}
+
+/// The counts of the last pass.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Last {
+    /// Found equal on both sides.
+    pub(super) equal: u64,
+    pub(super) ephemerals: u64,
+    /// Changed by the pass, so it has not seen them equal.
+    pub(super) changed: u64,
+    /// Subtrees of the target alone.
+    pub(super) extra: u64,
+    pub(super) failed: u64,
+    /// Parents whose next sequence number is lower on the target.
+    pub(super) low_counters: u64,
+    differences: Vec<Difference>,
+}
+
+#[derive(Debug, Serialize)]
+struct Difference {
+    path: String,
+    what: String,
+}
+
+/// Something that keeps the two sides from being equal.
+#[derive(Debug)]
+pub(super) enum Finding {
+    /// The pass has changed the target, or the source changed during the pass.
+    Changed(&'static str),
+    /// Only on the target.
+    Extra,
+    /// A server refused the call with this code.
+    Refused(&'static str, i32),
+    Failed(String),
+}
+
+impl Finding {
+    pub(super) fn text(self) -> String {
+        match self {
+            Self::Changed(what) => what.to_owned(),
+            Self::Extra => "only on the target".to_owned(),
+            Self::Refused(call, code) => format!("{call}: {}", Code(code)),
+            Self::Failed(why) => why,
+        }
+    }
+}
+
+impl Last {
+    pub(super) fn add(&mut self, path: String, finding: Finding) {
+        match finding {
+            Finding::Changed(_) => self.changed += 1,
+            Finding::Extra => self.extra += 1,
+            Finding::Refused(..) | Finding::Failed(_) => self.failed += 1,
+        }
+        if self.differences.len() < LISTED_MAX {
+            let what = finding.text();
+            self.differences.push(Difference { path, what });
+        }
+    }
+}
+
+impl Report {
+    /// Whether the last pass found every znode of the source equal on the target.
+    pub(super) fn is_verified(&self) -> bool {
+        self.last.changed == 0 && self.last.failed == 0
+    }
+
+    pub(super) fn json(&self) -> anyhow::Result<String> {
+        let mut report = serde_json::to_value(self)?;
+        report["verified"] = self.is_verified().into();
+        Ok(format!("{report}\n"))
+    }
+
+    pub(super) fn text(&self) -> Result<String, std::fmt::Error> {
+        let (last, mut text) = (&self.last, String::new());
+        let (created, containers, ttls) = (self.created, self.containers, self.ttls);
+        let (updated, deleted, passes) = (self.updated, self.deleted, self.passes);
+        writeln!(
+            text,
+            "created {created} znodes ({containers} containers, {ttls} with a TTL), updated {updated}, deleted {deleted} \
+             (passes: {passes})"
+        )?;
+        let (equal, ephemerals) = (last.equal, last.ephemerals);
+        writeln!(
+            text,
+            "the last pass found {equal} znodes equal on both sides; {ephemerals} ephemeral znodes were not copied"
+        )?;
+        for Difference { path, what } in &last.differences {
+            writeln!(text, "  {path}: {what}")?;
+        }
+        let differences = last.changed + last.failed + last.extra;
+        let more = differences - last.differences.len() as u64;
+        for (count, advice) in [
+            (more, "more differences are not listed"),
+            (
+                last.low_counters,
+                "parents of sequential znodes would give out lower numbers than on the source; --sequences raises them",
+            ),
+            (
+                last.extra,
+                "znodes or subtrees are on the target alone; --delete deletes them",
+            ),
+            (
+                last.changed,
+                "changes in the last pass: the source is in use; stop its clients, and run this again",
+            ),
+            (
+                last.failed,
+                "znodes could not be copied; mend what is listed, and run this again",
+            ),
+        ] {
+            if count > 0 {
+                writeln!(text, "{count} {advice}")?;
+            }
+        }
+        if self.is_verified() {
+            text += "verified\n";
+        }
+        Ok(text)
+    }
+}

@@ -1,0 +1,467 @@
+//! One pass over a tree: each znode of the source is compared with the target's, and copied if it
+//! differs.
+//!
+//! The walk goes depth first, parents before their children, with many znodes in flight. It holds
+//! the data of those only, and the names of the open parents' children.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use futures_util::{
+    StreamExt as _,
+    future::{join, join_all},
+    stream::FuturesUnordered,
+};
+use indicatif::ProgressBar;
+use zookeeper_frontend::jute::Malformed;
+
+use super::{
+    connection::{Client, Unanswered},
+    kinds::{Kind, Kinds},
+    protocol::{Grant, NO_NODE, NODE_EXISTS, OK, Reply, Request, Stat},
+    report::{Finding, Report},
+};
+
+/// The most znodes in flight.
+const WINDOW_MAX: usize = 256;
+/// The fewest, for a tree of long data.
+const WINDOW_MIN: usize = 8;
+/// The data of all znodes in flight on one side, about.
+const WINDOW_BYTES: usize = 32 << 20;
+/// The requests that delete, or raise a counter, which are in flight together.
+const BATCH: usize = 256;
+/// The most children that are created and deleted to raise one sequence counter.
+const RAISE_MAX: i64 = 1_000_000;
+/// The name of such a child.
+const FILLER: &str = "landfast-copy-raises-the-counter";
+/// The hash of a password, as the server shows it to accounts without ADMIN.
+const HIDDEN: &str = ":x";
+/// The digits of a sequence number.
+const SEQUENCE_DIGITS: usize = 10;
+
+/// ZooKeeper's own subtree.
+pub(super) const RESERVED: &str = "zookeeper";
+/// The part of it that may be copied.
+pub(super) const QUOTAS: &str = "/zookeeper/quota";
+/// The server itself counts in these.
+const QUOTA_STATISTICS: &str = "/zookeeper_stats";
+
+/// What a copy may do beside creating and updating.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Powers {
+    pub(super) deletes: bool,
+    pub(super) raises_counters: bool,
+}
+
+/// Both sides of a copy.
+#[derive(Debug)]
+pub(super) struct Walk {
+    pub(super) from: Client,
+    pub(super) to: Client,
+    pub(super) kinds: Kinds,
+    pub(super) powers: Powers,
+}
+
+/// A znode to visit.
+#[derive(Debug)]
+struct Next {
+    path: String,
+    /// The visit of its parent has just created that, so it can not be there.
+    is_new: bool,
+}
+
+/// A znode as one side has it.
+#[derive(Debug)]
+struct Znode {
+    data: Option<Bytes>,
+    acl: Vec<Grant>,
+    stat: Stat,
+}
+
+impl Znode {
+    fn is_ephemeral(&self) -> bool {
+        Kind::of_owner(self.stat.ephemeral_owner).is_none()
+    }
+}
+
+/// The result of a visit.
+#[derive(Debug, Default)]
+struct Visited {
+    path: String,
+    bytes: usize,
+    created: Option<Kind>,
+    updated: bool,
+    deleted: u64,
+    is_ephemeral: bool,
+    is_counter_low: bool,
+    is_counter_raised: bool,
+    findings: Vec<(String, Finding)>,
+    next: Vec<Next>,
+}
+
+/// Why a visit ended early.
+#[derive(Debug)]
+enum Stop {
+    /// The whole copy ends.
+    Broken(anyhow::Error),
+    /// The other znodes go on.
+    Here(Finding),
+}
+
+impl From<Malformed> for Stop {
+    fn from(error: Malformed) -> Self {
+        Self::Broken(
+            anyhow::Error::from(error).context("the server sent a reply that does not decode"),
+        )
+    }
+}
+
+type Step<T> = Result<T, Stop>;
+
+impl Walk {
+    /// Visits `top` and everything below it. The counts go to `report`.
+    pub(super) async fn pass(
+        &self,
+        top: &str,
+        report: &mut Report,
+        bar: &ProgressBar,
+    ) -> anyhow::Result<()> {
+        let path = top.to_owned();
+        let mut stack = vec![Next {
+            path,
+            is_new: false,
+        }];
+        let (mut running, mut window) = (FuturesUnordered::new(), WINDOW_MIN);
+        loop {
+            while running.len() < window
+                && let Some(next) = stack.pop()
+            {
+                running.push(self.visit(next));
+            }
+            let Some(visited) = running.next().await else {
+                return Ok(());
+            };
+            let visited = visited?;
+            let by_bytes = WINDOW_BYTES / visited.bytes.max(1);
+            window = (window + 1).min(by_bytes).clamp(WINDOW_MIN, WINDOW_MAX);
+            bar.inc(1);
+            stack.extend(visited.count(report));
+        }
+    }
+
+    async fn visit(&self, next: Next) -> anyhow::Result<Visited> {
+        let mut visited = Visited {
+            path: next.path,
+            ..Visited::default()
+        };
+        match self.compare(&mut visited, next.is_new).await {
+            Ok(()) => {}
+            Err(Stop::Broken(error)) => return Err(error.context(visited.path)),
+            Err(Stop::Here(finding)) => {
+                let path = visited.path.clone();
+                visited.findings.push((path, finding));
+            }
+        }
+        Ok(visited)
+    }
+
+    async fn compare(&self, visited: &mut Visited, is_new: bool) -> Step<()> {
+        let path = visited.path.clone();
+        let (source, target) = if is_new {
+            (read(&self.from, &path).await, Ok(None))
+        } else {
+            join(read(&self.from, &path), read(&self.to, &path)).await
+        };
+        let Some(source) = source? else {
+            return Err(Stop::Here(Finding::Changed("it went on the source")));
+        };
+        visited.bytes = source.data.as_ref().map_or(0, Bytes::len);
+        let Some(kind) = Kind::of_owner(source.stat.ephemeral_owner) else {
+            visited.is_ephemeral = true;
+            return match target? {
+                Some(target) if !target.is_ephemeral() => self.extra(visited, path).await,
+                _ => Ok(()),
+            };
+        };
+        refuse_hidden(&source, "--from-auth")?;
+        let mut target = target?;
+        if target.is_none() {
+            let kind = self.kinds.of(&path, kind);
+            if self.create(&path, &source, kind).await? {
+                visited.created = Some(kind);
+                visited.changed("created");
+            } else {
+                target = read(&self.to, &path).await?;
+            }
+        }
+        if let Some(target) = &target {
+            self.update(visited, &source, target).await?;
+        } else if visited.created.is_none() {
+            visited.changed("it comes and goes on the target");
+            return Ok(());
+        }
+        self.children(visited, &source, target.as_ref()).await
+    }
+
+    /// Creates a znode above the copied tree, if the target lacks it.
+    pub(super) async fn create_ancestor(&self, path: &str) -> anyhow::Result<()> {
+        let made = async {
+            if let Some(source) = read(&self.from, path).await? {
+                self.create(path, &source, self.kinds.of(path, Kind::Persistent))
+                    .await?;
+            }
+            Ok(())
+        };
+        made.await.map_err(|stop| match stop {
+            Stop::Broken(error) => error.context(path.to_owned()),
+            Stop::Here(finding) => anyhow::anyhow!("{path}: {}", finding.text()),
+        })
+    }
+
+    /// Returns whether the znode was created. Otherwise it exists.
+    async fn create(&self, path: &str, source: &Znode, kind: Kind) -> Step<bool> {
+        let request = Request::create(path, source.data.as_deref(), &source.acl, kind);
+        match call(&self.to, request).await?.code {
+            OK => Ok(true),
+            NODE_EXISTS => Ok(false),
+            // Its parent was a container, or had a TTL, or was deleted by a client.
+            NO_NODE => Err(Stop::Here(Finding::Changed(
+                "its parent went on the target",
+            ))),
+            code => Err(refused("create", code)),
+        }
+    }
+
+    /// Makes data and ACL of the target those of the source.
+    async fn update(&self, visited: &mut Visited, source: &Znode, target: &Znode) -> Step<()> {
+        if target.is_ephemeral() {
+            let why = "an ephemeral znode of a live session is there on the target";
+            return Err(Stop::Here(Finding::Failed(why.to_owned())));
+        }
+        let path = visited.path.clone();
+        let is_counted = path.starts_with(QUOTAS) && path.ends_with(QUOTA_STATISTICS);
+        if source.data != target.data && !is_counted {
+            let set = Request::set_data(&path, source.data.as_deref());
+            accept("setData", call(&self.to, set).await?)?;
+            visited.changed("the data differed");
+        }
+        if source.acl != target.acl {
+            refuse_hidden(target, "--to-auth")?;
+            let set = Request::set_acl(&path, &source.acl);
+            accept("setACL", call(&self.to, set).await?)?;
+            visited.changed("the ACL differed");
+        }
+        visited.updated = !visited.findings.is_empty();
+        Ok(())
+    }
+
+    /// Finds the children to visit, and those that only the target has.
+    async fn children(
+        &self,
+        visited: &mut Visited,
+        source: &Znode,
+        target: Option<&Znode>,
+    ) -> Step<()> {
+        let path = visited.path.clone();
+        let counts = |znode: &Znode| znode.stat.num_children > 0;
+        let (here, there) = join(
+            children(&self.from, &path, counts(source)),
+            children(&self.to, &path, target.is_some_and(counts)),
+        )
+        .await;
+        let (here, there) = (here?, there?);
+        let is_new = visited.created.is_some();
+        visited.next = here
+            .iter()
+            .map(|name| Next {
+                path: child(&path, name),
+                is_new,
+            })
+            .collect();
+        for name in there.difference(&here) {
+            self.extra(visited, child(&path, name)).await?;
+        }
+        match target {
+            Some(target) => self.counter(visited, source, target, &here).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Compares the next sequence numbers of the children.
+    async fn counter(
+        &self,
+        visited: &mut Visited,
+        source: &Znode,
+        target: &Znode,
+        children: &BTreeSet<String>,
+    ) -> Step<()> {
+        let behind = source.stat.creates() - target.stat.creates();
+        let path = &visited.path;
+        if behind <= 0 || path == "/" || path.starts_with(QUOTAS) {
+            return Ok(());
+        }
+        if !self.powers.raises_counters {
+            visited.is_counter_low = children.iter().any(|name| is_sequential(name));
+            return Ok(());
+        }
+        if behind > RAISE_MAX {
+            let why = format!(
+                "its sequence counter is {behind} behind; at most {RAISE_MAX} can be made up for"
+            );
+            return Err(Stop::Here(Finding::Failed(why)));
+        }
+        let filler = child(path, FILLER);
+        let acl = [Grant::anyone()];
+        // Requests of one session take effect in their order.
+        for start in (0..behind).step_by(BATCH) {
+            let count = (behind - start).min(BATCH as i64);
+            let filling = (0..count).flat_map(|_| {
+                let create = Request::create(&filler, None, &acl, Kind::Persistent);
+                [create, Request::delete(&filler)]
+            });
+            for filled in join_all(filling.map(|request| call(&self.to, request))).await {
+                match filled?.code {
+                    // A connection was lost, and the request was sent twice.
+                    OK | NODE_EXISTS | NO_NODE => {}
+                    code => return Err(refused("the sequence counter", code)),
+                }
+            }
+        }
+        call(&self.to, Request::delete(&filler)).await?;
+        visited.is_counter_raised = true;
+        visited.changed("its sequence counter was lower");
+        Ok(())
+    }
+
+    /// Reports a subtree that only the target has, or deletes it. One that live sessions own a part
+    /// of stays.
+    async fn extra(&self, visited: &mut Visited, top: String) -> Step<()> {
+        let (mut paths, mut next) = (vec![top.clone()], 0);
+        while next < paths.len() && self.powers.deletes {
+            let path = paths[next].clone();
+            let reply = call(&self.to, Request::exists(&path)).await?;
+            let stat = accept("exists", reply)?.stat()?;
+            if Kind::of_owner(stat.ephemeral_owner).is_none() {
+                break;
+            }
+            next += 1;
+            let names = children(&self.to, &path, stat.num_children > 0).await?;
+            paths.extend(names.iter().map(|name| child(&path, name)));
+        }
+        if next < paths.len() {
+            visited.findings.push((top, Finding::Extra));
+            return Ok(());
+        }
+        for batch in paths.rchunks(BATCH) {
+            let batch = batch.iter().rev();
+            let deleting = batch.map(|path| call(&self.to, Request::delete(path)));
+            for deleted in join_all(deleting).await {
+                let reply = deleted?;
+                if reply.code != NO_NODE {
+                    accept("delete", reply)?;
+                    visited.deleted += 1;
+                }
+            }
+        }
+        visited
+            .findings
+            .push((top, Finding::Changed("only on the target, and deleted")));
+        Ok(())
+    }
+}
+
+impl Visited {
+    fn changed(&mut self, what: &'static str) {
+        self.findings
+            .push((self.path.clone(), Finding::Changed(what)));
+    }
+
+    /// Adds it to the counts. Returns the znodes to visit after it.
+    fn count(self, report: &mut Report) -> Vec<Next> {
+        report.created += u64::from(self.created.is_some());
+        report.containers += u64::from(self.created == Some(Kind::Container));
+        report.ttls += u64::from(matches!(self.created, Some(Kind::Ttl(_))));
+        report.updated += u64::from(self.updated);
+        report.deleted += self.deleted;
+        report.raised_counters += u64::from(self.is_counter_raised);
+        let last = &mut report.last;
+        last.ephemerals += u64::from(self.is_ephemeral);
+        last.low_counters += u64::from(self.is_counter_low);
+        last.equal += u64::from(self.findings.is_empty() && !self.is_ephemeral);
+        for (path, finding) in self.findings {
+            last.add(path, finding);
+        }
+        self.next
+    }
+}
+
+async fn call(client: &Client, request: Request) -> Step<Reply> {
+    let reply = client.call(request).await;
+    reply.map_err(|error| match error.downcast::<Unanswered>() {
+        Ok(refused) => Stop::Here(Finding::Failed(refused.to_string())),
+        Err(error) => Stop::Broken(error),
+    })
+}
+
+fn accept(what: &'static str, reply: Reply) -> Step<Reply> {
+    match reply.code {
+        OK => Ok(reply),
+        // The next pass sees how it is then.
+        NO_NODE => Err(Stop::Here(Finding::Changed("it went meanwhile"))),
+        code => Err(refused(what, code)),
+    }
+}
+
+fn refused(call: &'static str, code: i32) -> Stop {
+    Stop::Here(Finding::Refused(call, code))
+}
+
+/// The znode at `path`, if there is one.
+async fn read(client: &Client, path: &str) -> Step<Option<Znode>> {
+    let data = call(client, Request::get_data(path));
+    let (data, acl) = join(data, call(client, Request::get_acl(path))).await;
+    let (data, acl) = (data?, acl?);
+    if data.code == NO_NODE || acl.code == NO_NODE {
+        return Ok(None);
+    }
+    let acl = accept("getACL", acl)?.acl()?;
+    let (data, stat) = accept("getData", data)?.data()?;
+    Ok(Some(Znode { data, acl, stat }))
+}
+
+/// The names of the children, if there are any. Those of ZooKeeper itself are left out.
+async fn children(client: &Client, path: &str, has_any: bool) -> Step<BTreeSet<String>> {
+    if !has_any {
+        return Ok(BTreeSet::new());
+    }
+    let reply = accept(
+        "getChildren",
+        call(client, Request::get_children(path)).await?,
+    )?;
+    let mut names: BTreeSet<String> = reply.children()?.into_iter().collect();
+    if path == "/" {
+        names.remove(RESERVED);
+    }
+    Ok(names)
+}
+
+/// A copy of a hidden hash would lock everybody out.
+fn refuse_hidden(znode: &Znode, flag: &str) -> Step<()> {
+    let is_hidden = |grant: &Grant| grant.scheme == "digest" && grant.id.ends_with(HIDDEN);
+    if znode.acl.iter().any(is_hidden) {
+        let why =
+            format!("its ACL is hidden; give {flag} of an account with ADMIN there, or super");
+        return Err(Stop::Here(Finding::Failed(why)));
+    }
+    Ok(())
+}
+
+fn is_sequential(name: &str) -> bool {
+    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    digits >= SEQUENCE_DIGITS
+}
+
+fn child(path: &str, name: &str) -> String {
+    let path = path.trim_end_matches('/');
+    format!("{path}/{name}")
+}

@@ -1,0 +1,101 @@
+"""Two servers between which `landfast zookeeper copy` copies, with clients, and runs of the command."""
+
+import json
+import os
+import subprocess
+
+from kazoo.client import KazooClient
+
+import server as servers
+import waiting
+
+ZNODES = int(os.environ.get("LANDFAST_TEST_COPY_ZNODES", "2000"))
+FAN_OUT = 200
+COPY_SECONDS = 60 + ZNODES // 50
+
+
+class ZooKeeper(servers.ZooKeeper):
+    """It has TTL znodes, and looks for what is to be removed ten times a second."""
+
+    variables = {"JAVA_TOOL_OPTIONS": "-Dznode.container.checkIntervalMs=100"}
+
+
+KINDS = {"landfast": servers.Landfast, "zookeeper": ZooKeeper}
+PAIRS = [("landfast", "landfast")]
+if os.environ.get("LANDFAST_TEST_COPY") == "zookeeper":
+    PAIRS = [("zookeeper", "zookeeper"), ("zookeeper", "landfast"), ("landfast", "zookeeper")]
+
+
+class Side:
+    """A server with a client."""
+
+    def __init__(self, kind, directory):
+        directory.mkdir()
+        self.kind = kind
+        self.server = KINDS[kind](directory).start()
+        self.client = self.connected()
+
+    def connected(self):
+        client = KazooClient(hosts=self.server.hosts, timeout=40)
+        client.start(timeout=waiting.GUARD_SECONDS)
+        return client
+
+    def create_all(self, paths):
+        """Creates znodes, a few hundred at a time."""
+        for start in range(0, len(paths), 500):
+            made = [self.client.create_async(path, path.encode()) for path in paths[start : start + 500]]
+            for one in made:
+                one.get(timeout=waiting.GUARD_SECONDS)
+
+    def fill(self, path):
+        """Creates a tree of ZNODES znodes. Returns their paths."""
+        parents = [f"{path}/p{number}" for number in range(-(-ZNODES // FAN_OUT))]
+        rest = [f"{parents[number % len(parents)]}/n{number}" for number in range(ZNODES - 1 - len(parents))]
+        self.create_all([path, *parents, *rest])
+        return [path, *parents, *rest]
+
+    def tree(self, top):
+        """Data and ACL of every znode that is not ephemeral."""
+        found, paths = {}, [top]
+        while paths:
+            batch, paths = paths[:500], paths[500:]
+            reads = [
+                (path, self.client.get_async(path), self.client.get_acls_async(path), self.client.get_children_async(path))
+                for path in batch
+            ]
+            for path, data, acls, children in reads:
+                value, stat = data.get(timeout=waiting.GUARD_SECONDS)
+                if stat.ephemeralOwner == 0:
+                    found[path] = value, sorted(acls.get(timeout=waiting.GUARD_SECONDS)[0])
+                paths += [f"{path.rstrip('/')}/{name}" for name in children.get(timeout=waiting.GUARD_SECONDS)]
+        return found
+
+    def close(self):
+        self.client.stop()
+        self.client.close()
+        self.server.shut_down()
+
+
+class Sides:
+    """The source and the target of copies."""
+
+    def __init__(self, kinds, directory):
+        self.source, self.target = (Side(kind, directory / name) for kind, name in zip(kinds, ["from", "to"]))
+
+    def __iter__(self):
+        return iter([self.source, self.target])
+
+    def start(self, *arguments):
+        hosts = ["--from", self.source.server.hosts, "--to", self.target.server.hosts]
+        command = [servers.Landfast.program, "zookeeper", "copy", "--json", *hosts, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def copy(self, *arguments, status=0):
+        """The report of a copy, or its error."""
+        return self.ended(self.start(*arguments), status)
+
+    @staticmethod
+    def ended(process, status=0):
+        out, err = process.communicate(timeout=COPY_SECONDS)
+        assert process.returncode == status, (out, err)
+        return json.loads(out) if out else err

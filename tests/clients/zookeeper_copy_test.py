@@ -1,0 +1,230 @@
+"""`landfast zookeeper copy`: trees of znodes between two servers.
+
+LANDFAST_TEST_COPY=zookeeper also copies between a real ZooKeeper and Landfast, both ways. LANDFAST_TEST_COPY_ZNODES is
+the size of the tree that is interrupted and changed (default 2000).
+"""
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import threading
+
+import pytest
+from kazoo.exceptions import NoNodeError
+from kazoo.security import make_acl, make_digest_acl
+
+import server as servers
+import waiting
+from zookeeper_copy import FAN_OUT, PAIRS, Sides
+
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids="-to-".join)
+def sides(request, tmp_path_factory):
+    """The source and the target, for all tests that do not stop them; each works below a path of its own."""
+    if os.environ.get("LANDFAST_TEST_ZOOKEEPER") or os.environ.get("LANDFAST_TEST_PROVIDER"):
+        pytest.skip("the test says itself between which servers it copies")
+    both = Sides(request.param, tmp_path_factory.mktemp("sides"))
+    yield both
+    for side in both:
+        side.close()
+
+
+@pytest.fixture
+def path():
+    """A path that no other test uses."""
+    return f"/t{next(numbers)}"
+
+
+def a_tree_is_copied_with_data_and_acls(sides, path):
+    source, target = sides
+    owner = make_digest_acl("owner", "secret", all=True)
+    readable = [owner, make_acl("world", "anyone", read=True, create=True)]
+    source.client.create(path, b"top")
+    source.client.create(f"{path}/empty", b"")
+    source.client.create(f"{path}/long", os.urandom(900_000))
+    source.client.create(f"{path}/guarded", b"x", acl=readable)
+    source.client.create(f"{path}/guarded/\u00e4 b", b"y")
+    source.client.create(f"{path}/here", b"", ephemeral=True)
+    report = sides.copy("--path", path, "--from-auth", "digest:owner:secret", "--to-auth", "digest:owner:secret")
+    assert (report["verified"], report["created"], report["equal"], report["ephemerals"]) == (True, 5, 5, 1)
+    assert report["differences"] == []
+    # The hash is shown to its owner.
+    for side in sides:
+        side.client.add_auth("digest", "owner:secret")
+    assert target.tree(path) == source.tree(path)
+    assert target.client.exists(f"{path}/here") is None
+    again = sides.copy("--path", path, "--from-auth", "digest:owner:secret", "--to-auth", "digest:owner:secret")
+    assert (again["verified"], again["passes"], again["created"], again["updated"]) == (True, 1, 0, 0)
+
+
+def a_second_copy_brings_changes_and_deletes_only_when_told(sides, path):
+    source, target = sides
+    source.create_all([path, f"{path}/a", f"{path}/b", f"{path}/b/c"])
+    sides.copy("--path", path)
+    source.client.set(f"{path}/a", b"new")
+    source.client.set_acls(f"{path}/b", [make_acl("world", "anyone", read=True, create=True, delete=True)])
+    source.client.delete(f"{path}/b/c")
+    target.client.create(f"{path}/other/deep", b"", makepath=True)
+    target.client.create(f"{path}/live", b"", ephemeral=True)
+    report = sides.copy("--path", path)
+    assert (report["verified"], report["updated"], report["extra"], report["deleted"]) == (True, 2, 3, 0)
+    report = sides.copy("--path", path, "--delete")
+    assert (report["verified"], report["extra"], report["deleted"]) == (True, 1, 3)
+    assert target.tree(path) == source.tree(path)
+    assert target.client.exists(f"{path}/live")
+    target.client.delete(f"{path}/live")
+
+
+def an_interrupted_copy_goes_on_where_it_was(sides, path):
+    source, target = sides
+    paths = source.fill(path)
+    first = sides.start("--path", path)
+
+    def has_begun():
+        try:
+            return len(target.client.get_children(path)) > len(source.client.get_children(path)) // 2
+        except NoNodeError:
+            return False
+
+    waiting.until(has_begun, "some of the tree to be copied")
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    there = len(target.tree(path))
+    report = sides.copy("--path", path)
+    assert report["verified"] and report["equal"] == len(paths)
+    assert report["created"] >= len(paths) - there - 256 * 2, "it copied what was there"
+    assert target.tree(path) == source.tree(path)
+
+
+def changes_during_a_copy_are_copied(sides, path):
+    source, target = sides
+    paths = source.fill(path)
+    copying = sides.start("--path", path, "--delete")
+    waiting.until(lambda: target.client.exists(path), "the copy to begin")
+    changed = paths[1::7]
+    for number, node in enumerate(changed):
+        source.client.set(node, b"changed")
+        source.client.create(f"{node}/added", b"")
+        if number % 3 == 0 and node not in paths[: 1 + len(paths) // FAN_OUT]:
+            source.client.delete(node, recursive=True)
+        if number % 20 == 0 and target.client.exists(paths[-1]):
+            break
+    sides.ended(copying)
+    # What the last pass had passed by is for the next one.
+    report = sides.copy("--path", path, "--delete")
+    assert report["verified"]
+    assert target.tree(path) == source.tree(path)
+
+
+def a_source_that_never_rests_is_reported(sides, path):
+    source, _ = sides
+    source.create_all([path, f"{path}/busy"])
+    stop = threading.Event()
+    client = source.connected()
+
+    def change():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            client.set(f"{path}/busy", str(number).encode())
+
+    changing = threading.Thread(target=change, daemon=True)
+    changing.start()
+    report = sides.copy("--path", path, status=1)
+    stop.set()
+    changing.join(waiting.GUARD_SECONDS)
+    client.stop()
+    client.close()
+    assert (report["verified"], report["passes"], report["changed"]) == (False, 10, 1)
+    assert report["differences"] == [{"path": f"{path}/busy", "what": "the data differed"}]
+
+
+def a_wrong_password_names_the_znodes_and_what_to_give(sides, path):
+    source, target = sides
+    source.create_all([path, f"{path}/open"])
+    guarded = [make_digest_acl("boss", "right", all=True)]
+    source.client.create(f"{path}/guarded", b"", acl=guarded)
+    shown = [*guarded, make_acl("world", "anyone", read=True)]
+    source.client.create(f"{path}/hidden", b"", acl=shown)
+    report = sides.copy("--path", path, "--from-auth", "digest:boss:wrong", status=1)
+    assert (report["created"], report["failed"], report["verified"]) == (2, 2, False)
+    found = {difference["path"]: difference["what"] for difference in report["differences"]}
+    assert "NoAuth" in found[f"{path}/guarded"] and "--from-auth" in found[f"{path}/guarded"]
+    assert "its ACL is hidden" in found[f"{path}/hidden"]
+    assert target.client.exists(f"{path}/hidden") is None, "a hidden hash was copied"
+    assert sides.copy("--path", path, "--from-auth", "digest:boss:right", "--to-auth", "digest:boss:right")["verified"]
+
+
+def only_a_subtree_is_copied_and_what_is_above_it_is_made(sides, path):
+    source, target = sides
+    source.create_all([path, f"{path}/a", f"{path}/a/b", f"{path}/a/b/c", f"{path}/other"])
+    report = sides.copy("--path", f"{path}/a/b")
+    assert (report["verified"], report["created"]) == (True, 2)
+    assert sorted(target.tree(path)) == [path, f"{path}/a", f"{path}/a/b", f"{path}/a/b/c"]
+
+
+def a_path_that_is_not_there_is_refused(sides, path):
+    error = sides.copy("--path", f"{path}/none", status=1)
+    assert f"--path {path}/none" in error and "no such znode" in error
+
+
+def containers_and_ttl_znodes_keep_their_kind_by_patterns(sides, path):
+    source, target = sides
+    source.client.create(path, b"")
+    source.create_all([f"{path}/c1", f"{path}/c1/x", f"{path}/t1"])
+    report = sides.copy("--path", path, "--containers", f"{path}/c*", "--ttl", f"{path}/t*=700")
+    assert (report["containers"], report["ttls"]) == (1, 1)
+    target.client.delete(f"{path}/c1/x")
+    if target.kind == "zookeeper":
+        waiting.until(lambda: not target.client.exists(f"{path}/c1"), "the container to go after its child")
+    waiting.until(lambda: not target.client.exists(f"{path}/t1"), "the end of the TTL")
+
+
+def sequence_numbers_go_on_when_told(sides, path):
+    source, target = sides
+    source.client.create(path, b"")
+    for _ in range(400):
+        last = source.client.create(f"{path}/item-", b"", sequence=True)
+    for name in source.client.get_children(path):
+        if not last.endswith(name):
+            source.client.delete(f"{path}/{name}")
+    report = sides.copy("--path", path)
+    assert (report["verified"], report["low_counters"]) == (True, 1)
+    report = sides.copy("--path", path, "--sequences")
+    assert (report["verified"], report["low_counters"], report["raised_counters"]) == (True, 0, 1)
+    made = [side.client.create(f"{path}/item-", b"", sequence=True) for side in sides]
+    assert made[0] == made[1] == f"{path}/item-0000000400"
+
+
+def a_copy_goes_on_after_a_restart_of_the_target(sides, path):
+    source, target = sides
+    paths = source.fill(path)
+    copying = sides.start("--path", path)
+    waiting.until(lambda: target.client.exists(path), "the copy to begin")
+    target.server.kill()
+    target.server.start()
+    report = sides.ended(copying)
+    assert report["verified"] and report["equal"] == len(paths)
+
+
+def a_peer_that_is_no_zookeeper_is_named(sides):
+    """Whatever it sends: the command ends with an error."""
+    for answer in [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff\xff\xff\xff", b"\0\0\0\x04\0\0\0\0", b"\0\0\0\x24" + bytes(36)]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+
+            def serve():
+                with listener.accept()[0] as connection:
+                    connection.recv(100)
+                    connection.sendall(answer)
+
+            serving = threading.Thread(target=serve, daemon=True)
+            serving.start()
+            command = [servers.Landfast.program, "zookeeper", "copy", "--from", f"127.0.0.1:{port}", "--to", sides.target.server.hosts]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
+            serving.join(waiting.GUARD_SECONDS)
+        assert done.returncode == 1 and done.stderr.startswith(f"landfast: --from: 127.0.0.1:{port}: "), done.stderr
