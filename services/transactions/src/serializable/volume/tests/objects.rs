@@ -238,7 +238,7 @@ fn a_check_finds_objects_that_are_not_whole_and_those_without_values() {
         };
         assert_eq!(check(Unreferenced::Count).await, ((2, 1, 0), None));
         assert_eq!(check(Unreferenced::Delete).await, ((2, 1, 1), None));
-        assert_eq!(objects(&world).await, [whole.clone()]);
+        assert_eq!(objects(&world).await, std::slice::from_ref(&whole));
         let object = world.objects().get(&whole).await.expect("an object");
         let mut bytes = object.bytes().await.expect("its bytes").to_vec();
         bytes[105] ^= 1;
