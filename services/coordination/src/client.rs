@@ -486,17 +486,9 @@ impl Client {
         let whole = is_forgetful.then(|| request.clone());
         let mut attempts = 0;
         while attempts < read::ATTEMPTS_MAX {
-            let (mut found, floor) = if let Some(kept) = self.kept.take() {
-                kept
-            } else {
-                let floor = self.last_zxid.max(self.tail.durable());
-                let asker = Asker {
-                    connection: self.attached.connection,
-                    identities: &self.identities,
-                };
-                let gathered = &mut self.gathered;
-                let found = read::run(&self.tail, asker, &request, gathered).await?;
-                (found, floor)
+            let (mut found, floor) = match self.kept.take() {
+                Some(kept) => kept,
+                None => self.read(&request).await?,
             };
             let may_wait = !self.tail.env.breaks(Broken::ReadsAheadOfTheView);
             if may_wait && found.zxid > self.tail.applied() {
@@ -535,6 +527,17 @@ impl Client {
         // process gets a turn.
         let zxid = self.tail.applied();
         Ok(self.block(tag, request, zxid))
+    }
+
+    /// The result of a read, and the least zxid at which it may be placed.
+    async fn read(&mut self, request: &Request) -> Result<(ReadResult, Zxid), Ended> {
+        let floor = self.last_zxid.max(self.tail.durable());
+        let asker = Asker {
+            connection: self.attached.connection,
+            identities: &self.identities,
+        };
+        let found = read::run(&self.tail, asker, request, &mut self.gathered).await?;
+        Ok((found, floor))
     }
 
     /// Returns an unfinished read to the head until the view reaches `zxid`.

@@ -41,7 +41,8 @@ use ports::{Event, Handler, Result, functions::Failure, queue::Delivery};
 
 use self::{
     batch::{Batch, PlanError},
-    plan::{Asked, Plan},
+    plan::Plan,
+    tree::Asked,
 };
 pub(crate) use self::{
     batch::{install, install_outbox},

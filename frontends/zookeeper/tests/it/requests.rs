@@ -57,6 +57,29 @@ fn parts(requests: &[Request], newer: bool) -> Vec<u8> {
     [bytes, int(-1), vec![1], int(-1)].concat()
 }
 
+fn set_watches(request: &Request, newer: bool) -> (i32, Vec<u8>) {
+    let Request::SetWatches {
+        relative,
+        data,
+        exists,
+        children,
+    } = request
+    else {
+        unreachable!("the caller has one")
+    };
+    let mut body = [
+        long(relative.0),
+        strings(data),
+        strings(exists),
+        strings(children),
+    ]
+    .concat();
+    if newer {
+        body.extend([strings(&[]), strings(&[])].concat());
+    }
+    (if newer { 105 } else { 101 }, body)
+}
+
 fn body(request: &Request, newer: bool) -> (i32, Vec<u8>) {
     match request {
         Request::Create { .. } => create(request, newer),
@@ -106,24 +129,7 @@ fn body(request: &Request, newer: bool) -> (i32, Vec<u8>) {
         }
         Request::Sync { path } => (9, path.as_deref().map_or_else(|| int(-1), string)),
         Request::Ping => (11, Vec::new()),
-        Request::SetWatches {
-            relative,
-            data,
-            exists,
-            children,
-        } => {
-            let mut body = [
-                long(relative.0),
-                strings(data),
-                strings(exists),
-                strings(children),
-            ]
-            .concat();
-            if newer {
-                body.extend([strings(&[]), strings(&[])].concat());
-            }
-            (if newer { 105 } else { 101 }, body)
-        }
+        Request::SetWatches { .. } => set_watches(request, newer),
         Request::Close => (-11, Vec::new()),
         Request::Refuse(_) | Request::RefuseUpdate(_) => (55, Vec::new()),
     }

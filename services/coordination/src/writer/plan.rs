@@ -6,23 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::batch::{Batch, PlanError, Refusal};
 use crate::{
     Error, access,
-    model::{Acl, Identity, Lifetime, Naming, SessionId},
+    model::{Acl, Lifetime, Naming, SessionId},
     path,
     records::{Effect, NodeState, Operation, Part, Payload, Touched},
     storage::ephemerals,
-    writer::tree::{self, Locked},
+    writer::tree::{self, Asked, Locked},
 };
 
 pub(super) type Planned = (Effect, Vec<Touched>);
 
 pub(super) type Plan = Result<Planned, PlanError>;
-
-/// The connection that asks, and the time on the writer's clock.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'request> {
-    pub(super) identities: &'request [Identity],
-    pub(super) now_ms: i64,
-}
 
 /// Plans one request after those already in `batch`.
 pub(super) async fn plan(operation: &Operation, asked: Asked<'_>, batch: &mut Batch<'_>) -> Plan {

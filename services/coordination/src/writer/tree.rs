@@ -7,13 +7,19 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::plan::Asked;
 use crate::{
     Error, access,
     model::{Identity, Lifetime, Naming, SessionId},
     path,
     records::{Kind, NodeState, Touched, UpdateId},
 };
+
+/// The connection that asks, and the time on the writer's clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'request> {
+    pub(super) identities: &'request [Identity],
+    pub(super) now_ms: i64,
+}
 
 /// Checks the path of a create without reading the tree. Returns the parent's path.
 pub(super) fn check_create(path: &str) -> Result<&str, Error> {
