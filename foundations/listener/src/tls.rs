@@ -27,9 +27,12 @@ use tokio::{
     net::TcpStream,
     time::{Instant, timeout},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::TlsAcceptor;
 
 use crate::distinguished_name;
+
+/// A connection whose handshake is done.
+pub type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 /// How long a peer may take for its handshake.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -123,7 +126,7 @@ impl Tls {
     /// The handshake with a new connection.
     ///
     /// Errors: it failed, or took longer than [`HANDSHAKE_MAX`]. The connection is closed then.
-    pub async fn accept(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, HandshakeError> {
+    pub async fn accept(&self, stream: TcpStream) -> Result<TlsStream, HandshakeError> {
         let acceptor = TlsAcceptor::from(self.config());
         match timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
             Ok(accepted) => accepted.map_err(|error| HandshakeError::of(&error)),
@@ -160,7 +163,7 @@ impl Tls {
 
 /// The subject of the client's certificate, as [`distinguished_name`] writes it. None: it presented
 /// none, or its subject cannot be read.
-pub fn client_subject(stream: &TlsStream<TcpStream>) -> Option<String> {
+pub fn client_subject(stream: &TlsStream) -> Option<String> {
     let (_, session) = stream.get_ref();
     distinguished_name::of_subject(session.peer_certificates()?.first()?)
 }
