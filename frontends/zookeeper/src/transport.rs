@@ -141,3 +141,73 @@ impl AsyncWrite for TlsWriter<'_> {
         Pin::new(&mut self.half).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use listener::{Tls, TlsFiles};
+    use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types};
+    use tokio::{io::AsyncReadExt as _, net::TcpListener};
+    use tokio_rustls::{TlsConnector, client};
+
+    use super::*;
+
+    /// The two ends of a TLS connection.
+    async fn pair() -> (TlsStream, client::TlsStream<TcpStream>) {
+        use pki_types::pem::PemObject as _;
+        let folder = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/clients/testdata/tls"
+        );
+        let of = |name: &str| format!("{folder}/{name}.pem").into();
+        let tls = Tls::load(TlsFiles {
+            certificate: of("server"),
+            key: of("server-key"),
+            client_ca: None,
+        });
+        let tls = tls.expect("good files");
+        let mut roots = RootCertStore::empty();
+        let authority = pki_types::CertificateDer::from_pem_file(format!("{folder}/ca.pem"));
+        let added = roots.add(authority.expect("a certificate"));
+        added.expect("a valid one");
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let connect = async {
+            let stream = TcpStream::connect(address).await.expect("connected");
+            let name = pki_types::ServerName::try_from("localhost").expect("a name");
+            let connector = TlsConnector::from(Arc::new(config));
+            connector.connect(name, stream).await.expect("a handshake")
+        };
+        let accept = async {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            tls.accept(stream).await.expect("a handshake")
+        };
+        tokio::join!(accept, connect)
+    }
+
+    #[tokio::test]
+    async fn a_writer_says_that_it_keeps_bytes_and_sends_them_once_there_is_room() {
+        let (mut server, mut client) = pair().await;
+        let (_reader, mut writer) = server.split();
+        let mut taken = 0;
+        while !writer.has_kept() {
+            taken += writer
+                .try_write(&[7; 1000])
+                .expect("it keeps what is too much");
+        }
+        let received = tokio::spawn(async move {
+            let mut received = vec![0; taken];
+            client.read_exact(&mut received).await.map(|_| received)
+        });
+        writer.writable().await.expect("there is room again");
+        assert!(!writer.has_kept());
+        let received = received.await.expect("no panic").expect("all arrives");
+        assert!(received.iter().all(|byte| *byte == 7));
+    }
+}
