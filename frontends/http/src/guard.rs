@@ -20,6 +20,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use listener::Peer;
 use transactions::peers::MESSAGE_BYTES_MAX;
 
 use crate::{
@@ -120,7 +121,7 @@ impl Rules {
     fn check(&self, request: &Request) -> Result<(), Problem> {
         let headers = request.headers();
         let host = self.check_host(request)?;
-        check_origin(headers, host.as_ref())?;
+        check_origin(request, host.as_ref())?;
         if !request.method().is_safe() {
             check_site(headers)?;
         }
@@ -202,14 +203,17 @@ fn check_length(request: &Request, bytes_max: usize) -> Result<(), Problem> {
     }
 }
 
-fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Problem> {
+fn check_origin(request: &Request, host: Option<&Authority>) -> Result<(), Problem> {
     let why = "the Origin is not the host that was called";
     let refuse = || Problem::new(Kind::ForeignOrigin, why);
-    let Some(origin) = single(headers, &header::ORIGIN).map_err(|()| refuse())? else {
+    let Some(origin) = single(request.headers(), &header::ORIGIN).map_err(|()| refuse())? else {
         return Ok(());
     };
+    let peer = request.extensions().get::<Peer>();
+    let is_encrypted = peer.is_some_and(|peer| peer.is_encrypted);
+    let scheme = if is_encrypted { "https://" } else { "http://" };
     let authority = origin
-        .strip_prefix("http://")
+        .strip_prefix(scheme)
         .and_then(|rest| rest.parse::<Authority>().ok());
     match (authority, host) {
         (Some(origin), Some(host)) if origin == *host => Ok(()),
