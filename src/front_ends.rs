@@ -8,7 +8,7 @@ use coordination::Gateway;
 use http_client::Trust;
 use http_frontend::{Backend, Limits, Services};
 use in_process::SystemEntropy;
-use listener::{Tls, TlsFiles};
+use listener::{Tls, TlsFiles, signature::Keys};
 use sandbox::SharedFiles;
 use tokio::{sync::watch, task::JoinSet};
 use transactions::{membership::Address, serializable::Volumes};
@@ -16,6 +16,7 @@ use transactions::{membership::Address, serializable::Volumes};
 use crate::{
     bind::bound,
     from_functions::Objects,
+    memory_service,
     open_files::Connections,
     overview::Overview,
     settings::{HostName, Listen, Secret, Security, Settings, VolumesSocket},
@@ -136,9 +137,14 @@ impl FrontEnds {
         if token.is_none() && !address.ip().is_loopback() {
             tracing::warn!(%address, "anyone who reaches this address may run functions and change state: no token is asked for; give --http-token-file");
         }
+        let keys = memory_service::given_keys()?;
         let config = http_frontend::Config {
             address,
             token,
+            keys: keys.map(|keys| Keys {
+                access_key: keys.access_key,
+                secret_key: keys.secret_key,
+            }),
             tls: self.tls.clone(),
             limits: self.limits(),
         };

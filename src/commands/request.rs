@@ -80,6 +80,8 @@ impl Target {
             let has_tls = settings.security.tls.is_some();
             let scheme = if has_tls { "https" } else { "http" };
             target.url = format!("{scheme}://{address}");
+            let token = settings.security.token_at(address);
+            target.token = target.token.or(token);
         }
         target
     }
@@ -132,16 +134,24 @@ impl Target {
                 anyhow!("{url}{path} answers with more than {bytes_max} bytes")
             }
             Error::NotHttp(_) => anyhow!(
-                "{url}: the program there does not speak HTTP; give the address after `http=` in the line `ready`"
+                "{url}: the program there does not speak HTTP; give the address after `http=` in the line `ready`, with \
+                 https:// if the server has a certificate"
             ),
             Error::NoResponse(_) | Error::Incomplete { .. } => Unavailable(format!(
                 "{url}: the server closed the connection before it answered; it may have executed the request. If it \
                  always does this, it does not speak HTTP: give the address after `http=` in the line `ready`"
             ))
             .into(),
-            error => anyhow::Error::new(error).context(Unavailable(format!(
-                "{url} does not answer (is `landfast serve` running there?)"
-            ))),
+            error => {
+                let trusted = if url.starts_with("https:") {
+                    ", and is the authority of its certificate in LANDFAST_TLS_CA"
+                } else {
+                    ""
+                };
+                anyhow::Error::new(error).context(Unavailable(format!(
+                    "{url} does not answer (is `landfast serve` running there{trusted}?)"
+                )))
+            }
         }
     }
 

@@ -38,6 +38,7 @@ pub mod distinguished_name;
 mod exchange;
 mod places;
 mod server;
+pub mod signature;
 mod socket;
 mod stranger_log;
 mod stream;

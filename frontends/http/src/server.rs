@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use axum::Router;
-use listener::{Timeouts, Tls};
+use listener::{Timeouts, Tls, signature::Keys};
 use tokio::net::TcpListener;
 use transactions::peers::MESSAGE_BYTES_MAX;
 
@@ -22,6 +22,9 @@ pub struct Config {
     pub address: SocketAddr,
     /// The token that `Authorization: Bearer` must carry. Health is open to all.
     pub token: Option<String>,
+    /// The keys that sign calls of Lambda's API, in place of the token. None: signatures are not
+    /// checked.
+    pub keys: Option<Keys>,
     /// None: connections have no TLS.
     pub tls: Option<Tls>,
     /// The bounds of the front end.
@@ -74,6 +77,7 @@ impl Server {
         let rules = Rules {
             loopback,
             token: self.config.token,
+            keys: self.config.keys,
             value_bytes_max: limits.value_bytes_max,
         };
         let router = router::router(snapshot, backend, rules);

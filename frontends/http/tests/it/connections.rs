@@ -96,6 +96,7 @@ async fn a_connection_beyond_the_limit_gets_503_and_is_ended() {
     let config = Config {
         address,
         token: None,
+        keys: None,
         tls: None,
         limits,
     };
@@ -133,6 +134,7 @@ async fn a_connection_that_has_been_ended_leaves_its_place_to_others_at_once() {
     let config = Config {
         address,
         token: None,
+        keys: None,
         tls: None,
         limits,
     };

@@ -226,6 +226,7 @@ impl Engine {
         let config = Config {
             address,
             token: token.map(str::to_owned),
+            keys: None,
             tls: None,
             limits,
         };

@@ -55,6 +55,7 @@ impl Fixture {
         let config = Config {
             address,
             token: token.map(str::to_owned),
+            keys: None,
             tls: None,
             limits: Limits::default(),
         };
