@@ -1,12 +1,14 @@
 //! The listeners that clients connect to: HTTP, routes, S3, ZooKeeper and volumes. They start at
 //! different times of the server's start, and stop together.
 
-use std::{env, future::Future, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{future::Future, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use coordination::Gateway;
+use http_client::Trust;
 use http_frontend::{Backend, Limits, Services};
 use in_process::SystemEntropy;
+use listener::{Tls, TlsFiles, signature::Keys};
 use sandbox::SharedFiles;
 use tokio::{sync::watch, task::JoinSet};
 use transactions::{membership::Address, serializable::Volumes};
@@ -14,9 +16,10 @@ use transactions::{membership::Address, serializable::Volumes};
 use crate::{
     bind::bound,
     from_functions::Objects,
+    memory_service,
     open_files::Connections,
     overview::Overview,
-    settings::{HostName, Listen, Settings, VolumesSocket},
+    settings::{HostName, Listen, Secret, Security, Settings, VolumesSocket},
 };
 
 /// The time for ZooKeeper connections to finish when the server stops.
@@ -28,18 +31,26 @@ pub(crate) struct FrontEnds {
     running: JoinSet<&'static str>,
     bound: Vec<(&'static str, SocketAddr)>,
     connections: Connections,
+    /// The certificate of the ports with TLS.
+    tls: Option<Tls>,
     stop: watch::Sender<bool>,
 }
 
 impl FrontEnds {
-    /// None yet. The open files that the process may have are divided among them here.
-    pub(crate) fn none() -> Self {
-        Self {
+    /// None yet. The open files that the process may have are divided among them here. Errors: the
+    /// certificate cannot be used.
+    pub(crate) fn none(security: &Security) -> anyhow::Result<Self> {
+        let tls = security.tls.clone().map(|files| {
+            let client_ca = None;
+            Tls::load(TlsFiles { client_ca, ..files }).context("--tls-cert and --tls-key")
+        });
+        Ok(Self {
             running: JoinSet::new(),
             bound: Vec::new(),
             connections: Connections::allowed(),
+            tls: tls.transpose()?,
             stop: watch::Sender::new(false),
-        }
+        })
     }
 
     /// The limits of the main listener, which requests from functions share. A body that is longer
@@ -61,7 +72,7 @@ impl FrontEnds {
     pub(crate) fn ready_line(&self) -> String {
         let mut bound = self.bound.clone();
         // HTTP is bound first.
-        let order = ["zookeeper", "s3", "http", "routes"];
+        let order = ["zookeeper", "zookeeper-secure", "s3", "http", "routes"];
         bound.sort_by_key(|(front_end, _)| order.iter().position(|name| name == front_end));
         let word = |(front_end, address)| format!(" {front_end}={address}");
         let words: Vec<_> = bound.into_iter().map(word).collect();
@@ -105,7 +116,8 @@ impl FrontEnds {
         let limits = self.limits();
         let backend = Arc::new(Backend::new(Arc::clone(services), &limits));
         if let Listen::At(address) = settings.http {
-            self.start_main(address, overview, Arc::clone(&backend))
+            let token = settings.security.token_at(address);
+            self.start_main(address, token, overview, Arc::clone(&backend))
                 .await?;
         }
         if let Listen::At(address) = settings.routes {
@@ -118,16 +130,22 @@ impl FrontEnds {
     async fn start_main(
         &mut self,
         address: SocketAddr,
+        token: Option<String>,
         overview: &Arc<Overview>,
         backend: Arc<Backend>,
     ) -> anyhow::Result<()> {
-        let token = token();
         if token.is_none() && !address.ip().is_loopback() {
-            tracing::warn!(%address, "anyone who reaches this address may run functions and change state: LANDFAST_TOKEN is not set");
+            tracing::warn!(%address, "anyone who reaches this address may run functions and change state: no token is asked for; give --http-token-file");
         }
+        let keys = memory_service::given_keys()?;
         let config = http_frontend::Config {
             address,
             token,
+            keys: keys.map(|keys| Keys {
+                access_key: keys.access_key,
+                secret_key: keys.secret_key,
+            }),
+            tls: self.tls.clone(),
             limits: self.limits(),
         };
         let server = bound("--http", address, || http_frontend::bind(config.clone())).await?;
@@ -151,6 +169,7 @@ impl FrontEnds {
         let config = http_frontend::RoutesConfig {
             address,
             hosts: hosts.iter().map(|HostName(host)| host.clone()).collect(),
+            tls: self.tls.clone(),
             limits: Limits {
                 connections_max: self.connections.routes,
                 ..self.limits()
@@ -174,7 +193,19 @@ impl FrontEnds {
         gateway: Gateway,
         overview: &Arc<Overview>,
     ) -> anyhow::Result<()> {
+        let security = &settings.security;
+        let secure = match (security.zookeeper_secure, &security.tls) {
+            (Listen::At(address), Some(files)) => {
+                let loaded = Tls::load(files.clone()).context("--zookeeper-secure-listen");
+                Some((address, loaded?))
+            }
+            _ => None,
+        };
+        let super_digest = security.zookeeper_super_digest.clone();
         let config = zookeeper_frontend::Config {
+            secure,
+            requires_authentication: security.zookeeper_requires_authentication,
+            super_digest: super_digest.map(|Secret(digest)| digest),
             connections_max: self.connections.zookeeper,
             connections_per_address_max: settings.zookeeper_connections_per_address,
             packet_bytes_max: settings.zookeeper_packet_bytes_max,
@@ -185,6 +216,9 @@ impl FrontEnds {
         let bind = || zookeeper_frontend::bind(config.clone(), Arc::clone(&gateway));
         let server = bound("--zookeeper", address, bind).await?;
         self.bind("zookeeper", server.local_address(), overview);
+        if let Some(address) = server.secure_address() {
+            self.bind("zookeeper-secure", address, overview);
+        }
         overview.counts(server.statistics());
         let stopped = self.stopped();
         self.running.spawn(async {
@@ -209,6 +243,7 @@ impl FrontEnds {
             functions: Arc::clone(objects) as Arc<_>,
             connections_max: self.connections.s3,
             files: Arc::new(FilesOfMemory(files)),
+            tls: self.tls.clone().zip(trusted(&settings.security)?),
         };
         let bind = || s3_frontend::bind(config.clone(), service.clone());
         let server = bound("--s3", address, bind).await?;
@@ -308,7 +343,15 @@ impl s3_frontend::FilesInMemory for FilesOfMemory {
     }
 }
 
-/// The token for callers beyond this machine.
-pub(crate) fn token() -> Option<String> {
-    env::var("LANDFAST_TOKEN").ok()
+/// The authorities of the other servers' certificates. None: no port has TLS.
+///
+/// Errors: they cannot be read.
+pub(crate) fn trusted(security: &Security) -> anyhow::Result<Option<Trust>> {
+    let trust = match (&security.tls, &security.trusted) {
+        (None, _) => return Ok(None),
+        (Some(_), Some(path)) => Trust::in_file(path).context("--tls-ca")?,
+        // Without any, the other servers are not trusted, and there may be none.
+        (Some(_), None) => Trust::in_system().unwrap_or_default(),
+    };
+    Ok(Some(trust))
 }

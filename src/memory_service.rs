@@ -148,7 +148,8 @@ async fn keys_in_store(items: &dyn KeyValue) -> anyhow::Result<Credentials> {
     }
 }
 
-fn given_keys() -> anyhow::Result<Option<Credentials>> {
+/// The keys in the environment. Errors: there is only half of them.
+pub(crate) fn given_keys() -> anyhow::Result<Option<Credentials>> {
     let given = |variable| env::var(variable).ok().filter(|key| !key.is_empty());
     match (given(ACCESS_KEY_VARIABLE), given(SECRET_KEY_VARIABLE)) {
         (Some(access_key), Some(secret_key)) => Ok(Some(Credentials {

@@ -2,11 +2,12 @@
 //!
 //! One struct is the command line, the environment and the file at once, so that no setting can
 //! exist in one of them only. This build refuses settings that it lacks by name if going on without
-//! them would surprise (another provider, TLS). Otherwise it leaves them out with a warning (the S3
+//! them would surprise (another provider). Otherwise it leaves them out with a warning (the S3
 //! listener).
 
 mod function_memory;
 mod listen;
+mod security;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use self::store::Provider;
 pub(crate) use self::{
     function_memory::Memory,
     listen::{HostName, Listen, VolumesSocket},
+    security::{ClientCertificates, Secret, Security},
     store::{ObjectSettings, Places, StoreSettings, UserStore, VolumesCache},
 };
 
@@ -77,6 +79,25 @@ pub(crate) struct Options {
     /// Where ZooKeeper clients connect, or `off` [default: 127.0.0.1:2181]
     #[arg(long, env = "LANDFAST_ZOOKEEPER", value_name = "HOST:PORT")]
     zookeeper: Option<Listen>,
+    /// Where ZooKeeper clients connect with TLS, like secureClientPort, or `off` [default: off]
+    #[arg(
+        long,
+        env = "LANDFAST_ZOOKEEPER_SECURE_LISTEN",
+        value_name = "HOST:PORT"
+    )]
+    zookeeper_secure_listen: Option<Listen>,
+    /// Refuse requests of ZooKeeper sessions that have not authenticated, like enforce.auth.enabled
+    #[arg(long, env = "LANDFAST_ZOOKEEPER_REQUIRE_AUTH", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    zookeeper_require_auth: Option<bool>,
+    /// The account that every ACL of znodes permits, like superDigest: super: and a digest
+    #[arg(
+        long,
+        env = "LANDFAST_ZOOKEEPER_SUPER_DIGEST",
+        value_name = "super:BASE64"
+    )]
+    #[arg(hide_env_values = true)]
+    zookeeper_super_digest: Option<String>,
     /// ZooKeeper connections that one address may have open, like maxClientCnxns; 0 for any number [default: 1000]
     #[arg(long, value_name = "COUNT")]
     #[arg(env = "LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS")]
@@ -115,14 +136,25 @@ pub(crate) struct Options {
     /// if that is everywhere]
     #[arg(long, env = "LANDFAST_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// The certificate chain, PEM (TLS is not in this build)
+    /// The certificate chain, PEM: HTTP, S3 and routes then have TLS. A new file is used without a restart
     #[arg(long, env = "LANDFAST_TLS_CERT", value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// The certificate's key, PEM (TLS is not in this build)
+    /// The certificate's key, PEM
     #[arg(long, env = "LANDFAST_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Listen beyond this machine without TLS: HTTP asks for the token in LANDFAST_TOKEN, if it is set, ZooKeeper and routes
-    /// for nothing
+    /// The authorities that sign the certificates of clients of ZooKeeper's secure port, PEM
+    #[arg(long, env = "LANDFAST_TLS_CLIENT_CA", value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
+    /// Whether these clients present certificates, like ssl.clientAuth [default: required with --tls-client-ca, else none]
+    #[arg(long, env = "LANDFAST_TLS_CLIENT_CERTIFICATES")]
+    tls_client_certificates: Option<ClientCertificates>,
+    /// The authorities that sign the certificates of the other servers of a shared store, PEM [default: those of this system]
+    #[arg(long, env = "LANDFAST_TLS_CA", value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// A file with the token that HTTP requests must carry, also on loopback; beyond it LANDFAST_TOKEN does as well
+    #[arg(long, env = "LANDFAST_HTTP_TOKEN_FILE", value_name = "FILE")]
+    http_token_file: Option<PathBuf>,
+    /// Listen beyond this machine without TLS or without authentication
     #[arg(long, env = "LANDFAST_INSECURE", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_name = "BOOL")]
     insecure: Option<bool>,
@@ -176,6 +208,7 @@ pub(crate) struct Settings {
     pub(crate) routes_hosts: Vec<HostName>,
     pub(crate) volumes_socket: VolumesSocket,
     pub(crate) volumes_cache: VolumesCache,
+    pub(crate) security: Security,
     /// The address for other processes, if it differs from the bound one.
     pub(crate) advertise: Option<String>,
     pub(crate) threads: usize,
@@ -215,26 +248,25 @@ impl Options {
             routes_hosts: options.routes_hosts.clone().unwrap_or_default(),
             volumes_socket: options.volumes_socket_setting(),
             volumes_cache: options.volumes_cache.unwrap_or_default(),
+            security: options.security()?,
             advertise: options.advertised()?,
             threads: options.threads.unwrap_or_else(workers),
             user_store: options.user_store.unwrap_or_default(),
             stop_wait: options.stop_wait_s.map_or(STOP_WAIT, Duration::from_secs),
         };
         settings.check_bounds()?;
-        let insecure = options.insecure == Some(true);
-        let listeners = [
-            ("--zookeeper", settings.zookeeper),
-            ("--http", settings.http),
-            ("--s3", settings.s3),
-            ("--routes", settings.routes),
-        ];
-        for (flag, listener) in listeners {
-            listener.refuse_strangers(flag, insecure)?;
+        let Settings {
+            zookeeper,
+            http,
+            s3,
+            routes,
+            ..
+        } = settings;
+        if options.insecure != Some(true) {
+            settings.security.check(zookeeper, http, s3, routes)?;
         }
         ensure!(
-            listeners
-                .iter()
-                .any(|(_, listener)| *listener != Listen::Off),
+            [zookeeper, http, s3, routes] != [Listen::Off; 4],
             "--zookeeper, --http, --s3 and --routes are all off: nothing would be served"
         );
         Ok(settings)
@@ -263,7 +295,9 @@ impl Options {
         first_set! {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
-            s3 http routes routes_hosts volumes_socket volumes_cache advertise tls_cert tls_key insecure threads user_store
+            s3 http routes routes_hosts volumes_socket volumes_cache advertise insecure threads user_store
+            tls_cert tls_key tls_client_ca tls_client_certificates tls_ca http_token_file
+            zookeeper_secure_listen zookeeper_require_auth zookeeper_super_digest
             memory_total_mb memory_gc_interval_s memory_active_intervals memory_degraded_intervals
             memory_upload_age_days memory_buffer_mb stop_wait_s
         }

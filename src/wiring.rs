@@ -49,7 +49,7 @@ use crate::{
     provider::{self, NamedObjects, Provider},
     reaping::ReapedVolumes,
     same_store::SameStore,
-    settings::{Listen, Settings, UserStore},
+    settings::{Listen, Secret, Security, Settings, UserStore},
 };
 
 /// The time for far stores to take the remaining writes when the server stops.
@@ -98,7 +98,7 @@ impl RunningServer {
         settings: &Settings,
         overview: &Arc<Overview>,
     ) -> anyhow::Result<Self> {
-        let mut front_ends = FrontEnds::none();
+        let mut front_ends = FrontEnds::none(&settings.security)?;
         let services = Arc::<Services>::default();
         let locked = provider::lock(settings).await?;
         front_ends.start_http(settings, overview, &services).await?;
@@ -108,7 +108,8 @@ impl RunningServer {
         let coordination = start_coordination(&provider, &meters.coordination, settings).await?;
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
-        let member = member(&provider, &gateway, front_ends.address_for_others(settings))?;
+        let address = front_ends.address_for_others(settings);
+        let member = member(&provider, &gateway, address, &settings.security)?;
         let inside = InProcessRouter::new(Arc::clone(&services), &front_ends.limits());
         // With a store elsewhere, all permanent data is there.
         let function_directory = if provider.is_shared() {
@@ -517,12 +518,15 @@ fn member(
     provider: &Provider,
     gateway: &Gateway,
     address: Address,
+    security: &Security,
 ) -> anyhow::Result<Option<Member>> {
     if !provider.is_shared() {
         return Ok(None);
     }
     let membership = Coordinated::new(gateway.clone(), Arc::new(SystemClock), address);
-    let peers = HttpPeers::new(front_ends::token().as_deref()).context("LANDFAST_TOKEN")?;
+    let token = security.token.as_ref().map(|Secret(token)| token.as_str());
+    let trust = front_ends::trusted(security)?;
+    let peers = HttpPeers::new(token, trust).context("LANDFAST_TOKEN")?;
     Ok(Some(Member {
         membership: Arc::new(membership),
         peers: Arc::new(peers),

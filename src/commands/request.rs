@@ -4,6 +4,7 @@
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -11,11 +12,11 @@ use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
 use http::{HeaderMap, header};
-use http_client::{Client, Error};
+use http_client::{Client, Error, Trust};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-use crate::settings::Listen;
+use crate::settings::{Listen, Settings};
 
 /// How long connecting may take, and a response unless the caller says otherwise.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -39,6 +40,9 @@ pub(crate) struct Target {
     /// The token for a server that asks for one; only from the environment
     #[arg(skip = std::env::var("LANDFAST_TOKEN").ok())]
     token: Option<String>,
+    /// The authorities of an `https` server's certificate, PEM, instead of those of the system; only from the environment
+    #[arg(skip = std::env::var_os("LANDFAST_TLS_CA").map(PathBuf::from))]
+    ca: Option<PathBuf>,
 }
 
 /// A response's body. Errors: it is not `what` was asked for.
@@ -62,19 +66,22 @@ impl fmt::Debug for Target {
 impl Target {
     /// The same target. If the user gave no address, it is the one where a server with these
     /// settings listens.
-    pub(crate) fn or_at(&self, http: &Listen) -> Self {
+    pub(crate) fn or_at(&self, settings: &Settings) -> Self {
         let mut target = self.clone();
-        if let Listen::At(address) = http
+        if let Listen::At(mut address) = settings.http
             && self.url == URL
             && address.port() != 0
         {
-            let mut address = *address;
             match address.ip() {
                 IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
                 IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
                 _ => {}
             }
-            target.url = format!("http://{address}");
+            let has_tls = settings.security.tls.is_some();
+            let scheme = if has_tls { "https" } else { "http" };
+            target.url = format!("{scheme}://{address}");
+            let token = settings.security.token_at(address);
+            target.token = target.token.or(token);
         }
         target
     }
@@ -103,6 +110,7 @@ impl Target {
         let client = Client::new(http_client::Config {
             connect_timeout: WAIT_MAX,
             response_bytes_max: request.answer_bytes_max,
+            trust: self.trust()?,
             ..http_client::Config::default()
         });
         let http = self.as_http(request)?;
@@ -126,25 +134,31 @@ impl Target {
                 anyhow!("{url}{path} answers with more than {bytes_max} bytes")
             }
             Error::NotHttp(_) => anyhow!(
-                "{url}: the program there does not speak HTTP; give the address after `http=` in the line `ready`"
+                "{url}: the program there does not speak HTTP; give the address after `http=` in the line `ready`, with \
+                 https:// if the server has a certificate"
             ),
             Error::NoResponse(_) | Error::Incomplete { .. } => Unavailable(format!(
                 "{url}: the server closed the connection before it answered; it may have executed the request. If it \
                  always does this, it does not speak HTTP: give the address after `http=` in the line `ready`"
             ))
             .into(),
-            error => anyhow::Error::new(error).context(Unavailable(format!(
-                "{url} does not answer (is `landfast serve` running there?)"
-            ))),
+            error => {
+                let trusted = if url.starts_with("https:") {
+                    ", and is the authority of its certificate in LANDFAST_TLS_CA"
+                } else {
+                    ""
+                };
+                anyhow::Error::new(error).context(Unavailable(format!(
+                    "{url} does not answer (is `landfast serve` running there{trusted}?)"
+                )))
+            }
         }
     }
 
     fn as_http(&self, request: &Request<'_>) -> anyhow::Result<http::Request<Bytes>> {
-        let mut http = http::Request::builder().method(request.method).uri(format!(
-            "http://{}{}",
-            self.host()?,
-            request.path
-        ));
+        let (scheme, host) = self.scheme_and_host()?;
+        let uri = format!("{scheme}://{host}{}", request.path);
+        let mut http = http::Request::builder().method(request.method).uri(uri);
         if let Some(token) = &self.token {
             http = http.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -155,15 +169,28 @@ impl Target {
             .with_context(|| format!("{}{} cannot be asked for", self.url, request.path))
     }
 
-    /// The host of the URL, with its port if it has one.
-    fn host(&self) -> anyhow::Result<&str> {
-        let rest = self.url.strip_prefix("http://");
-        let rest = rest.map(|rest| rest.strip_suffix('/').unwrap_or(rest));
-        rest.filter(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@']))
-            .with_context(|| {
-                let url = &self.url;
-                format!("--url (LANDFAST_URL) {url:?}: give http://HOST:PORT and nothing after it")
-            })
+    /// The scheme of the URL, and its host with its port if it has one.
+    fn scheme_and_host(&self) -> anyhow::Result<(&str, &str)> {
+        let parts = self.url.split_once("://");
+        let parts = parts.map(|(scheme, rest)| (scheme, rest.strip_suffix('/').unwrap_or(rest)));
+        let is_right = |(scheme, host): &(&str, &str)| {
+            ["http", "https"].contains(scheme)
+                && !host.is_empty()
+                && !host.contains(['/', '?', '#', '@'])
+        };
+        parts.filter(is_right).with_context(|| {
+            let url = &self.url;
+            format!("--url (LANDFAST_URL) {url:?}: give http://HOST:PORT or https://HOST:PORT and nothing after it")
+        })
+    }
+
+    /// The authorities of the server's certificate, if it has one.
+    fn trust(&self) -> anyhow::Result<Trust> {
+        match &self.ca {
+            _ if !self.url.starts_with("https:") => Ok(Trust::default()),
+            Some(path) => Trust::in_file(path).context("LANDFAST_TLS_CA"),
+            None => Trust::in_system().context("give a file of authorities in LANDFAST_TLS_CA"),
+        }
     }
 }
 
@@ -286,6 +313,7 @@ mod tests {
         let target = Target {
             url: format!("http://{}", listener.local_addr().expect("bound")),
             token: None,
+            ca: None,
         };
         let server = thread::spawn(move || {
             let (mut peer, _) = listener.accept().expect("connected");
@@ -344,6 +372,7 @@ mod tests {
         let target = Target {
             url: format!("http://{unused}"),
             token: None,
+            ca: None,
         };
         let nobody = target.ask(&Request::get("/")).expect_err("nobody listens");
         assert!(

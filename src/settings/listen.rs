@@ -7,7 +7,6 @@ use std::{
     str::FromStr,
 };
 
-use anyhow::bail;
 use http::uri::Authority;
 use serde::Deserialize;
 
@@ -40,17 +39,6 @@ pub(crate) struct HostName(pub(crate) String);
 impl Listen {
     pub(super) fn loopback(port: u16) -> Self {
         Self::At(SocketAddr::from(([127, 0, 0, 1], port)))
-    }
-
-    pub(super) fn refuse_strangers(self, flag: &str, insecure: bool) -> anyhow::Result<()> {
-        match self {
-            Self::At(address) if !address.ip().is_loopback() && !insecure => bail!(
-                "{flag} {address}: beyond this machine TLS and authentication are required, and TLS is not in this build; \
-                 use a loopback address, or --insecure, upon which HTTP asks for LANDFAST_TOKEN, if it is set, and \
-                 the ports of ZooKeeper and of routes for nothing"
-            ),
-            _ => Ok(()),
-        }
     }
 }
 

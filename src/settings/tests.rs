@@ -67,7 +67,29 @@ fn what_this_build_lacks_is_refused_by_name() {
             "objects = \"file:///a%20b\"",
             "a path as it is, from the root",
         ),
-        ("tls_cert = \"c\"", "TLS is not in this build"),
+        ("tls_cert = \"c\"", "--tls-cert: give its key too"),
+        ("tls_key = \"k\"", "--tls-key: give its certificate too"),
+        (
+            "tls_client_ca = \"a\"",
+            "--tls-client-ca: it needs a certificate",
+        ),
+        (
+            "zookeeper_secure_listen = \"127.0.0.1:0\"",
+            "--zookeeper-secure-listen 127.0.0.1:0: it needs a certificate",
+        ),
+        (
+            "tls_cert = \"c\"\ntls_key = \"k\"\ntls_client_certificates = \"optional\"",
+            "--tls-client-certificates: give the authority",
+        ),
+        (
+            "tls_cert = \"c\"\ntls_key = \"k\"\nzookeeper = \"off\"\nzookeeper_secure_listen = \"127.0.0.1:0\"",
+            "it is a second port beside --zookeeper",
+        ),
+        ("http_token_file = \"absent\"", "--http-token-file absent"),
+        (
+            "zookeeper_super_digest = \"super:password\"",
+            "--zookeeper-super-digest: give super:",
+        ),
         (
             "zookeeper = \"off\"\nhttp = \"off\"\nroutes = \"off\"\ns3 = \"off\"",
             "nothing would be served",
@@ -127,6 +149,77 @@ fn listening_to_strangers_is_possible_when_asked_for() {
         .settle()
         .expect("settings");
     assert_eq!(settings.http, "0.0.0.0:0".parse().expect("an address"));
+}
+
+const TLS: &str = "tls_cert = \"c\"\ntls_key = \"k\"\n";
+
+/// TLS and authentication together open a port to others, and neither does alone.
+#[test]
+fn beyond_this_machine_each_port_needs_tls_and_authentication() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let token = directory.path().join("token");
+    std::fs::write(&token, "open-sesame\n").expect("written");
+    let token = format!("http_token_file = {token:?}\n");
+    let secure = "zookeeper_secure_listen = \"0.0.0.0:0\"\n";
+    for (file, complaint) in [
+        (
+            token.clone() + "http = \"0.0.0.0:0\"",
+            "--http 0.0.0.0:0: beyond this machine TLS",
+        ),
+        (
+            TLS.to_owned() + "http = \"0.0.0.0:0\"",
+            "give --http-token-file or LANDFAST_TOKEN",
+        ),
+        (
+            TLS.to_owned() + secure,
+            "give --zookeeper-require-auth, or --tls-client-ca",
+        ),
+        (
+            TLS.to_owned()
+                + secure
+                + "tls_client_ca = \"a\"\ntls_client_certificates = \"optional\"",
+            "give --zookeeper-require-auth",
+        ),
+        (
+            TLS.to_owned() + "zookeeper = \"0.0.0.0:0\"\nzookeeper_require_auth = true",
+            "use --zookeeper-secure-listen",
+        ),
+        ("s3 = \"0.0.0.0:0\"".to_owned(), "--s3 0.0.0.0:0"),
+    ] {
+        let refused = written(&file).settle().expect_err(&file).to_string();
+        assert!(refused.contains(complaint), "{file}: {refused}");
+    }
+    let open = "http = \"0.0.0.0:0\"\ns3 = \"0.0.0.0:0\"\nroutes = \"0.0.0.0:0\"\n";
+    for zookeeper in ["zookeeper_require_auth = true", "tls_client_ca = \"a\""] {
+        let file = TLS.to_owned() + &token + open + secure + zookeeper;
+        let settings = written(&file).settle().expect("it is safe");
+        assert!(!format!("{settings:?}").contains("open-sesame"));
+    }
+}
+
+#[test]
+fn a_token_in_a_file_is_one_visible_word_and_asked_for_everywhere() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("token");
+    let file = format!("http_token_file = {path:?}");
+    for bad in [
+        "",
+        "\n",
+        "two words",
+        "new\nline",
+        "\u{fc}",
+        &"x".repeat(4097),
+    ] {
+        std::fs::write(&path, bad).expect("written");
+        let refused = written(&file).settle().expect_err(bad).to_string();
+        assert!(refused.contains("--http-token-file"), "{refused}");
+    }
+    std::fs::write(&path, " word\n").expect("written");
+    let security = written(&file).settle().expect("settings").security;
+    for address in ["127.0.0.1:1", "10.0.0.1:1"] {
+        let address = address.parse().expect("an address");
+        assert_eq!(security.token_at(address).as_deref(), Some("word"));
+    }
 }
 
 #[test]

@@ -49,17 +49,19 @@ class Settings:
     limits: Limits
     after: After
     headers: Mapping[str, str]
+    ca: Optional[str] = None
     one_by_one: OneByOne = field(default_factory=OneByOne)
 
     @classmethod
-    def of(cls, urls: Urls, token: Optional[str], timeout: float) -> Settings:
+    def of(cls, urls: Urls, token: Optional[str], timeout: float, ca: Optional[str] = None) -> Settings:
         if not timeout > 0:
             raise ValueError(f"a timeout of {timeout} s leaves no time for any call")
         headers: Dict[str, str] = {"User-Agent": "landfast-python/0.1.0"}
         token = os.environ.get("LANDFAST_TOKEN") if token is None else token
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        return cls(Route(nodes_from(urls)), Limits(call_s=timeout), After(), headers)
+        ca = os.environ.get("LANDFAST_TLS_CA") if ca is None else ca
+        return cls(Route(nodes_from(urls)), Limits(call_s=timeout), After(), headers, ca)
 
     def attempts(
         self, id: Optional[str], isolation: Optional[str], after: Optional[str], volume: Optional[str] = None
@@ -81,7 +83,7 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._connections = Connections(settings.headers)
+        self._connections = Connections(settings.headers, settings.ca)
 
     def transaction(
         self,
@@ -266,14 +268,19 @@ def transactional_with(
     return decorate if function is None else decorate(function)
 
 
-def connect(urls: Urls = None, *, token: Optional[str] = None, timeout: float = Limits.call_s) -> Client:
+def connect(
+    urls: Urls = None, *, token: Optional[str] = None, timeout: float = Limits.call_s, ca: Optional[str] = None
+) -> Client:
     """A new client of `urls`, or else of LANDFAST_URL; several are separated by commas.
 
     `timeout` bounds one call in seconds, repeats included. If a response has begun by then, the
     client reads on while at least 64 KiB arrive in 10 s. A server may cut off a client that reads
     less than 32 KiB/s. Nothing is sent before the first call.
+
+    `ca` is a PEM file with the authorities that sign the certificates of `https` servers, or else
+    LANDFAST_TLS_CA, or else those of the system.
     """
-    return Client(Settings.of(urls, token, timeout))
+    return Client(Settings.of(urls, token, timeout, ca))
 
 
 _default: Optional[Client] = None

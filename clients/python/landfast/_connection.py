@@ -29,10 +29,15 @@ _TIMEOUT_S_MIN = 0.001
 """A socket treats a timeout of zero as non-blocking mode."""
 
 
+def tls_context(ca: Optional[str]) -> ssl.SSLContext:
+    """Trusts the authorities in the PEM file `ca`, or those of the system."""
+    return ssl.create_default_context(cafile=ca) if ca else ssl.create_default_context()
+
+
 class _Connection:
-    def __init__(self, node: Node, timeout: float) -> None:
+    def __init__(self, node: Node, timeout: float, ca: Optional[str]) -> None:
         if node.is_tls:
-            context = ssl.create_default_context()
+            context = tls_context(ca)
             self.http: http.client.HTTPConnection = http.client.HTTPSConnection(
                 node.host, node.port, timeout=timeout, context=context
             )
@@ -125,8 +130,9 @@ class _Thread(threading.local):
 class Connections:
     """Every open connection of one client."""
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
+    def __init__(self, headers: Mapping[str, str], ca: Optional[str] = None) -> None:
         self._headers = headers
+        self._ca = ca
         self._thread = _Thread()
         self._all: weakref.WeakSet[_Connection] = weakref.WeakSet()
 
@@ -184,7 +190,7 @@ class Connections:
             if sock is not None and time.monotonic() - known.used_at < IDLE_SECONDS_MAX and _is_silent(sock):
                 return known
             self._drop(send.node)
-        connection = _Connection(send.node, send.connect_s)
+        connection = _Connection(send.node, send.connect_s, self._ca)
         connection.http.connect()
         self._thread.connections[send.node] = connection
         self._all.add(connection)

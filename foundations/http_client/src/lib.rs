@@ -1,4 +1,4 @@
-//! A pooled HTTP/1.1 client with bounds in time and bytes.
+//! A pooled HTTP/1.1 client with bounds in time and bytes, over TLS where the URI says `https`.
 //!
 //! The nodes of one store, the command line and the benches call servers with it. It sends a
 //! request once and returns the whole response. Callers decide what an error means and whether to
@@ -6,11 +6,12 @@
 //! request may have reached the server.
 //!
 //! A pooled connection that the server closed while it idled is replaced before a request is
-//! written to it. Redirects, cookies, compression and TLS are deliberately absent.
+//! written to it. Redirects, cookies and compression are deliberately absent.
 
 // Why: real time and sockets enter here, as in a front end.
 #![allow(clippy::disallowed_methods)]
 
+mod connector;
 mod streaming;
 
 use std::{error::Error as _, time::Duration};
@@ -20,17 +21,19 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Body;
 use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
+    client::legacy,
     rt::{TokioExecutor, TokioTimer},
 };
 use tokio::time::timeout;
 
+use self::connector::Connector;
+pub use self::connector::{Connection, Trust, connect};
 pub use self::streaming::{Failure, StreamedBody, StreamingClient};
 
 /// The bounds of one client.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Config {
-    /// For making a connection.
+    /// For making a connection, with its TLS handshake.
     pub connect_timeout: Duration,
     /// How long an unused connection is kept. Choose less than the server keeps it.
     pub idle_timeout: Duration,
@@ -38,6 +41,8 @@ pub struct Config {
     pub idle_connections_max: usize,
     /// The bytes of one response's body.
     pub response_bytes_max: usize,
+    /// The authorities of `https` servers.
+    pub trust: Trust,
 }
 
 impl Default for Config {
@@ -47,6 +52,7 @@ impl Default for Config {
             idle_timeout: Duration::from_secs(30),
             idle_connections_max: 32,
             response_bytes_max: 8 << 20,
+            trust: Trust::default(),
         }
     }
 }
@@ -88,7 +94,7 @@ pub enum Error {
 /// A client of any number of servers. Clones share its connections.
 #[derive(Debug, Clone)]
 pub struct Client {
-    pool: legacy::Client<HttpConnector, Full<Bytes>>,
+    pool: legacy::Client<Connector, Full<Bytes>>,
     response_bytes_max: usize,
 }
 
@@ -96,12 +102,12 @@ impl Client {
     /// A client without connections.
     pub fn new(config: Config) -> Self {
         Self {
-            pool: pool(config),
             response_bytes_max: config.response_bytes_max,
+            pool: pool(config),
         }
     }
 
-    /// Sends `request`, whose URI is `http://HOST:PORT/PATH`, and returns the whole response.
+    /// Sends `request`, whose URI is `http://HOST:PORT/PATH` or `https`, and returns the whole response.
     ///
     /// `wait_max` bounds the wait for the head of the response, and for each further piece of it:
     /// a response that goes on coming is read to its end. To bound the whole time, drop the future.
@@ -137,13 +143,11 @@ impl Client {
     }
 }
 
-fn pool<B>(config: Config) -> legacy::Client<HttpConnector, B>
+fn pool<B>(config: Config) -> legacy::Client<Connector, B>
 where
     B: Body<Data = Bytes> + Send,
 {
-    let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(config.connect_timeout));
-    connector.set_nodelay(true);
+    let connector = Connector::new(config.trust, config.connect_timeout);
     legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(config.idle_timeout)

@@ -11,9 +11,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, SizeHint};
-use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::client::legacy;
 
-use crate::{Config, Error, lost, pool};
+use crate::{Config, Error, connector::Connector, lost, pool};
 
 /// The body of a request or of a response.
 pub type StreamedBody = UnsyncBoxBody<Bytes, io::Error>;
@@ -21,7 +21,7 @@ pub type StreamedBody = UnsyncBoxBody<Bytes, io::Error>;
 /// A client whose bodies stream. Clones share its connections.
 #[derive(Debug, Clone)]
 pub struct StreamingClient {
-    pool: legacy::Client<HttpConnector, Lent>,
+    pool: legacy::Client<Connector, Lent>,
 }
 
 /// Why there is no response.
@@ -41,7 +41,7 @@ impl StreamingClient {
         Self { pool: pool(config) }
     }
 
-    /// Sends `request`, whose URI is `http://HOST:PORT/PATH`. Returns once the response begins. To
+    /// Sends `request`, whose URI is `http://HOST:PORT/PATH` or `https`. Returns once the response begins. To
     /// bound the time, drop the future.
     pub async fn send(
         &self,

@@ -2,6 +2,8 @@
 
 use std::{fmt::Debug, os::fd::OwnedFd, sync::Arc, time::Duration};
 
+use crate::tls::Tls;
+
 /// How long a connection past the limit may take to send its request.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -17,6 +19,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Files that lie in memory. The kernel sends their bytes without a copy.
     pub files: Option<Arc<dyn FilesInMemory>>,
+    /// None: connections have no TLS.
+    pub tls: Option<Tls>,
 }
 
 /// Files whose bytes lie in the memory of this process.

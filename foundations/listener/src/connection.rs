@@ -27,11 +27,19 @@ use crate::{
     exchange::{Exchange, InProgress},
     places::Place,
     socket::Socket,
+    stranger_log::StrangerLog,
+    stream::Stream,
+    tls::{HandshakeError, Tls},
 };
 
-/// The address of the client. Each request has it among its extensions.
+/// The client. Each request has it among its extensions.
 #[derive(Debug, Clone, Copy)]
-pub struct Peer(pub SocketAddr);
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Whether the connection has TLS.
+    pub is_encrypted: bool,
+}
 
 /// A service's error type, as hyper takes it.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -69,6 +77,7 @@ pub(crate) async fn serve<S, B>(
     (stream, peer): (TcpStream, SocketAddr),
     place: Place,
     mut config: Config,
+    strangers: Arc<StrangerLog>,
     service: S,
     mut stopping: watch::Receiver<bool>,
 ) where
@@ -76,6 +85,16 @@ pub(crate) async fn serve<S, B>(
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
+    let stream = match encrypted(stream, config.tls.as_ref(), &mut stopping).await {
+        Ok(Some(stream)) => stream,
+        Ok(None) => return,
+        Err(HandshakeError::PeerGone) => {
+            tracing::debug!(%peer, "http: a peer left during its handshake");
+            return;
+        }
+        Err(error) => return strangers.closed(peer, &error),
+    };
+    let is_encrypted = stream.is_encrypted();
     let mut builder = http1::Builder::new();
     if place.is_refusal {
         builder.keep_alive(false);
@@ -86,7 +105,10 @@ pub(crate) async fn serve<S, B>(
     let answer = service_fn(move |request: Request<Incoming>| {
         let in_progress = exchange.begin();
         let mut request = request.map(|body| RequestBody::new(body, &exchange, &config));
-        request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(Peer {
+            address: peer,
+            is_encrypted,
+        });
         let mut service = service.clone();
         let exchange = Arc::clone(&exchange);
         async move {
@@ -119,7 +141,25 @@ pub(crate) async fn serve<S, B>(
             connection.await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "http: a connection ended early");
+    match ended {
+        Err(error) if error.is_parse() => strangers.closed(peer, &error),
+        Err(error) => tracing::debug!(%peer, %error, "http: a connection ended early"),
+        Ok(()) => {}
+    }
+}
+
+/// The connection once its handshake is done, if the listener has TLS. None: the listener stops.
+async fn encrypted(
+    stream: TcpStream,
+    tls: Option<&Tls>,
+    stopping: &mut watch::Receiver<bool>,
+) -> Result<Option<Stream>, HandshakeError> {
+    let Some(tls) = tls else {
+        return Ok(Some(Stream::Plain(stream)));
+    };
+    tokio::select! {
+        biased;
+        _ = stopping.wait_for(|is_stopping| *is_stopping) => Ok(None),
+        accepted = tls.accept(stream) => Ok(Some(Stream::Tls(Box::new(accepted?)))),
     }
 }

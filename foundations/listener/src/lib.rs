@@ -1,4 +1,4 @@
-//! HTTP/1.1 connections with bounds in number, time and bytes, for any tower service.
+//! TLS, and HTTP/1.1 connections with bounds in number, time and bytes, for any tower service.
 //!
 //! A client that sends one byte a minute, or never reads its response, would otherwise hold a
 //! connection forever (the "slow loris"). This crate owns the accept loop, the clocks of each
@@ -33,10 +33,16 @@
 mod body;
 mod config;
 mod connection;
+#[doc(hidden)]
+pub mod distinguished_name;
 mod exchange;
 mod places;
 mod server;
+pub mod signature;
 mod socket;
+mod stranger_log;
+mod stream;
+pub mod tls;
 
 pub use body::{PROGRESS_BYTES, RequestBody};
 pub use config::{Config, FilesInMemory, Timeouts};
@@ -44,3 +50,4 @@ pub use connection::Peer;
 pub use places::REFUSALS_MAX;
 pub use server::serve;
 pub use socket::{LINGER_BYTES_MAX, LINGER_MAX};
+pub use tls::{ClientCertificates, HandshakeError, Tls, TlsFiles};

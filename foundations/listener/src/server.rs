@@ -1,6 +1,6 @@
 //! The accept loop, the limit of connections, and the graceful stop.
 
-use std::{convert::Infallible, net::SocketAddr, pin::pin, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -18,6 +18,7 @@ use crate::{
     config::Config,
     connection::{self, BoxError},
     places::{Place, Places},
+    stranger_log::StrangerLog,
 };
 
 /// The pause after a failed accept, such as one for want of file descriptors.
@@ -49,6 +50,7 @@ pub async fn serve<S, B>(
     let (stop, stopping) = watch::channel(false);
     let mut acceptor = Acceptor::new(listener, config.connections_max);
     let mut connections = JoinSet::new();
+    let strangers = Arc::<StrangerLog>::default();
     let mut shutdown = pin!(shutdown);
     loop {
         let (accepted, place) = tokio::select! {
@@ -62,6 +64,7 @@ pub async fn serve<S, B>(
             accepted,
             place,
             config.clone(),
+            Arc::clone(&strangers),
             service.clone(),
             stopping.clone(),
         ));

@@ -22,6 +22,7 @@ use crate::{
     config::{Config, FilesInMemory, Timeouts},
     exchange::Exchange,
     places::Place,
+    stream::Stream,
 };
 
 /// How long a connection that ends still reads what its client sends.
@@ -38,7 +39,7 @@ const LINGER_CHUNK_BYTES: usize = 64 * 1024;
 const FILE_BYTES_MIN: usize = 128 << 10;
 
 pub(crate) struct Socket {
-    stream: TcpStream,
+    stream: Stream,
     place: Place,
     timeouts: Timeouts,
     exchange: Arc<Exchange>,
@@ -70,19 +71,18 @@ struct Linger {
 
 impl Socket {
     pub(crate) fn new(
-        stream: TcpStream,
+        stream: Stream,
         place: Place,
         config: &Config,
         exchange: &Arc<Exchange>,
     ) -> Self {
         let timeouts = config.timeouts;
         // Responses are single small writes. A failure costs only delay.
-        let _ = stream.set_nodelay(true);
+        let _ = stream.tcp().set_nodelay(true);
         // A failure gives a slow client less time.
-        let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
+        let _ = SockRef::from(stream.tcp()).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
         let now = Instant::now();
         Self {
-            stream,
             place,
             timeouts,
             exchange: Arc::clone(exchange),
@@ -91,7 +91,9 @@ impl Socket {
             deadline: Box::pin(sleep(timeouts.idle_when_full.min(timeouts.idle))),
             write_deadline: None,
             linger: None,
-            files: config.files.clone(),
+            // The kernel cannot encrypt them.
+            files: config.files.clone().filter(|_| !stream.is_encrypted()),
+            stream,
         }
     }
 
@@ -141,11 +143,11 @@ impl Socket {
     }
 
     /// Passes a write's result on. An error once the client has taken nothing for too long.
-    fn written(
+    fn written<T>(
         &mut self,
         context: &mut Context<'_>,
-        written: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.write_deadline = None;
             return written;
@@ -175,7 +177,7 @@ impl Socket {
             })
         });
         match found {
-            Some((0, part)) => poll_send_file(&self.stream, context, &part, slices[0].len()),
+            Some((0, part)) => poll_send_file(self.stream.tcp(), context, &part, slices[0].len()),
             Some((index, _)) => {
                 Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..index])
             }
@@ -226,7 +228,9 @@ impl AsyncWrite for Socket {
             // Once it is over the task is woken, and the next read reports that.
             let _ = self.deadline.as_mut().poll(context);
         }
-        Pin::new(&mut self.stream).poll_flush(context)
+        // TLS has bytes of its own that the client has yet to take.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.written(context, flushed)
     }
 
     /// Ends the connection. A close with bytes unread would be a reset, which takes the last
@@ -234,7 +238,8 @@ impl AsyncWrite for Socket {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.linger.is_none() {
-            ready!(Pin::new(&mut this.stream).poll_shutdown(context))?;
+            let shut_down = Pin::new(&mut this.stream).poll_shutdown(context);
+            ready!(this.written(context, shut_down))?;
             if !this.may_receive() {
                 return Poll::Ready(Ok(()));
             }

@@ -154,7 +154,7 @@ async fn answered(
     request: Request,
     settings: &mut Option<Arc<Cors>>,
 ) -> Answer {
-    let peer = request.extensions().get().map(|Peer(address)| *address);
+    let peer = request.extensions().get::<Peer>().copied();
     let (parts, body) = request.into_parts();
     let functions = backend.functions()?;
     backend.check_takes_work()?;

@@ -12,13 +12,21 @@
 //! anything. So the browser does not even send requests that need permission (PUT, DELETE, a header
 //! of ours).
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, HeaderName, Method, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
+};
+use listener::{
+    Peer,
+    signature::{self, ALGORITHM, Begun, Keys},
 };
 use transactions::peers::MESSAGE_BYTES_MAX;
 
@@ -40,6 +48,9 @@ pub(crate) struct Rules {
     pub(crate) loopback: bool,
     /// The token that `Authorization` must carry. `None`: no token is required.
     pub(crate) token: Option<String>,
+    /// The keys that sign calls of Lambda's API, in place of the token. `None`: signatures are not
+    /// checked.
+    pub(crate) keys: Option<Keys>,
     /// The longest value that a PUT may carry.
     pub(crate) value_bytes_max: usize,
 }
@@ -102,29 +113,61 @@ pub(crate) async fn guard(
     request: Request,
     next: Next,
 ) -> Response {
-    body::lend_to(request, async |mut request| match rules.check(&request) {
-        Ok(()) => {
-            if rules.token.is_some() {
-                // The token is for this server. A function that received it could use it against
-                // the server.
-                request.headers_mut().remove(header::AUTHORIZATION);
-            }
-            next.run(request).await
+    body::lend_to(request, async |mut request| {
+        match rules.check_signature(&request) {
+            Some(Ok(begun)) => drop(request.extensions_mut().insert(begun)),
+            Some(Err(error)) => return lambda::refused(error),
+            None => {}
         }
-        Err(problem) => problem.into_response(),
+        match rules.check(&request) {
+            Ok(()) => {
+                if rules.token.is_some() {
+                    // The token is for this server. A function that received it could use it against
+                    // the server.
+                    request.headers_mut().remove(header::AUTHORIZATION);
+                }
+                next.run(request).await
+            }
+            Err(problem) => problem.into_response(),
+        }
     })
     .await
 }
 
 impl Rules {
+    /// The signature of a call of Lambda's API. None: it is not signed, or signatures are not
+    /// checked. A call without a body is checked whole; the route checks one with a body.
+    fn check_signature(&self, request: &Request) -> Option<Result<Begun, signature::Error>> {
+        let (keys, headers) = (self.keys.as_ref()?, request.headers());
+        let authorization = headers.get(header::AUTHORIZATION);
+        let is_signed =
+            authorization.is_some_and(|value| value.as_bytes().starts_with(ALGORITHM.as_bytes()));
+        if !lambda::is_of_the_api(request.uri().path())
+            || !(is_signed || self.token.is_some() && authorization.is_none())
+        {
+            return None;
+        }
+        let head = (request.method(), request.uri(), headers);
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = since_1970.unwrap_or_default().as_secs();
+        let begun = signature::begin(keys, "lambda", head, now);
+        Some(begun.and_then(|begun| {
+            if *request.method() != Method::POST {
+                begun.finish(b"")?;
+            }
+            Ok(begun)
+        }))
+    }
+
     fn check(&self, request: &Request) -> Result<(), Problem> {
         let headers = request.headers();
         let host = self.check_host(request)?;
-        check_origin(headers, host.as_ref())?;
+        check_origin(request, host.as_ref())?;
         if !request.method().is_safe() {
             check_site(headers)?;
         }
-        if !request.uri().path().starts_with("/health/") {
+        let is_signed = request.extensions().get::<Begun>().is_some();
+        if !is_signed && !request.uri().path().starts_with("/health/") {
             self.check_token(headers)?;
         }
         self.check_length(request)
@@ -202,14 +245,17 @@ fn check_length(request: &Request, bytes_max: usize) -> Result<(), Problem> {
     }
 }
 
-fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Problem> {
+fn check_origin(request: &Request, host: Option<&Authority>) -> Result<(), Problem> {
     let why = "the Origin is not the host that was called";
     let refuse = || Problem::new(Kind::ForeignOrigin, why);
-    let Some(origin) = single(headers, &header::ORIGIN).map_err(|()| refuse())? else {
+    let Some(origin) = single(request.headers(), &header::ORIGIN).map_err(|()| refuse())? else {
         return Ok(());
     };
+    let peer = request.extensions().get::<Peer>();
+    let is_encrypted = peer.is_some_and(|peer| peer.is_encrypted);
+    let scheme = if is_encrypted { "https://" } else { "http://" };
     let authority = origin
-        .strip_prefix("http://")
+        .strip_prefix(scheme)
         .and_then(|rest| rest.parse::<Authority>().ok());
     match (authority, host) {
         (Some(origin), Some(host)) if origin == *host => Ok(()),

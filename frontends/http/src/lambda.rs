@@ -3,7 +3,8 @@
 //! refused by name.
 //!
 //! AWS documents what clients of `Invoke` rely on; the clients are boto3 and the other SDKs.
-//! Signatures are not checked: on loopback no caller is identified.
+//! Signatures are checked where the server has keys for that: of the head in the guard, of the body
+//! here.
 
 mod configuration;
 
@@ -20,6 +21,7 @@ use axum::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use functions::Error;
+use listener::signature;
 use ports::runtime::{Invocation, Ran, Refused};
 use serde::{
     Deserialize,
@@ -72,6 +74,23 @@ pub(crate) fn not_offered() -> Response {
     let message = "Landfast has Invoke, ListFunctions, GetFunction and GetFunctionConfiguration of Lambda's API; functions are \
                    deployed by `landfast functions deploy`";
     with_request_id(Refusal::new(NOT_IMPLEMENTED, message).into_response())
+}
+
+/// The response to a call whose signature is refused.
+pub(crate) fn refused(error: signature::Error) -> Response {
+    with_request_id(Refusal::from(error).into_response())
+}
+
+impl From<signature::Error> for Refusal {
+    fn from(error: signature::Error) -> Self {
+        let code = match error {
+            signature::Error::Missing => "MissingAuthenticationTokenException",
+            signature::Error::Incomplete => "IncompleteSignatureException",
+            signature::Error::UnknownKey => "UnrecognizedClientException",
+            signature::Error::Expired | signature::Error::Mismatch => "InvalidSignatureException",
+        };
+        Self::new((StatusCode::FORBIDDEN, code), error.to_string())
+    }
 }
 
 /// An error's status and its code for the SDKs.
@@ -261,6 +280,9 @@ async fn payload(request: &Request, body: Body) -> Result<Bytes, Refusal> {
         Kind::TooLarge => Refusal::too_large(BODY_BYTES_MAX + 1, BODY_BYTES_MAX),
         _ => problem.into(),
     })?;
+    if let Some(signature) = &request.signature {
+        signature.finish(&whole.bytes)?;
+    }
     json_or("{}", &whole.bytes).map_err(|error| {
         let message = format!("Could not parse request body into json: {error}");
         Refusal::new(INVALID_CONTENT, message)

@@ -25,12 +25,11 @@ use axum::{
     routing::{get, post},
 };
 use bytes::Bytes;
-use http_client::Client;
+use http_client::{Client, Connection, Trust};
 use hyper::upgrade;
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
     time::timeout,
 };
 use transactions::{
@@ -67,18 +66,26 @@ const IDLE_CONNECTIONS_MAX: usize = 32;
 #[derive(Debug, Clone)]
 pub struct HttpPeers {
     http: Client,
+    scheme: &'static str,
+    trust: Trust,
     authorization: Option<HeaderValue>,
 }
 
 impl HttpPeers {
     /// Sends `token` to the other nodes, if there is one: the token of this node's own listener.
-    /// Errors: it fits no header.
-    pub fn new(token: Option<&str>) -> Result<Self, header::InvalidHeaderValue> {
+    /// With `trust`, they have TLS, as this one. Errors: the token fits no header.
+    pub fn new(
+        token: Option<&str>,
+        trust: Option<Trust>,
+    ) -> Result<Self, header::InvalidHeaderValue> {
+        let scheme = if trust.is_some() { "https" } else { "http" };
+        let trust = trust.unwrap_or_default();
         let http = Client::new(http_client::Config {
             connect_timeout: CONNECT_MAX,
             idle_timeout: IDLE_MAX,
             idle_connections_max: IDLE_CONNECTIONS_MAX,
             response_bytes_max: MESSAGE_BYTES_MAX,
+            trust: trust.clone(),
         });
         let authorization = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")));
         let mut authorization = authorization.transpose()?;
@@ -87,17 +94,19 @@ impl HttpPeers {
         }
         Ok(Self {
             http,
+            scheme,
+            trust,
             authorization,
         })
     }
 
     /// A connection to the volumes of the server at `address`. The next bytes are those of their
     /// protocol. Errors: it cannot be reached, or refuses.
-    pub async fn connect_to_volumes(&self, address: &Address) -> io::Result<TcpStream> {
+    pub async fn connect_to_volumes(&self, address: &Address) -> io::Result<Connection> {
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time");
-        let connected = timeout(CONNECT_MAX, TcpStream::connect(&address.0)).await;
-        let mut stream = connected.map_err(late)??;
-        stream.set_nodelay(true)?;
+        let uri = format!("{}://{}{VOLUMES_PATH}", self.scheme, address.0);
+        let uri = uri.parse().map_err(io::Error::other)?;
+        let mut stream = http_client::connect(uri, &self.trust, CONNECT_MAX).await?;
         let mut head = format!(
             "GET {VOLUMES_PATH} HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: {VOLUMES_PROTOCOL}\r\n",
             address.0
@@ -109,6 +118,7 @@ impl HttpPeers {
         head.extend(b"\r\n");
         let answered = timeout(HEAD_MAX, async {
             stream.write_all(&head).await?;
+            stream.flush().await?;
             head_of_response(&mut stream).await
         });
         let answer = answered.await.map_err(late)??;
@@ -121,7 +131,7 @@ impl HttpPeers {
     }
 
     fn request(&self, address: &Address, message: Bytes) -> Result<Request<Bytes>, NoAnswer> {
-        let mut request = Request::post(format!("http://{}{PATH}", address.0))
+        let mut request = Request::post(format!("{}://{}{PATH}", self.scheme, address.0))
             .header(header::CONTENT_TYPE, "application/octet-stream");
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
@@ -156,7 +166,7 @@ impl Peers for HttpPeers {
 }
 
 /// The head of a response. The peer sends nothing after it until it is asked.
-async fn head_of_response(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+async fn head_of_response(stream: &mut Connection) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     // A refusal has a body.
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {

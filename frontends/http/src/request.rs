@@ -8,6 +8,7 @@ use axum::{
     http::{HeaderMap, Uri, request::Parts},
 };
 use bytes::Bytes;
+use listener::signature::Begun;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use transactions::model::{Key, RESULT_BYTES_MAX};
 
@@ -40,6 +41,8 @@ pub(crate) struct Request {
     pub(crate) scope: Option<Scope>,
     /// The invocation that it comes from, if its function has a volume, and it is no step.
     pub(crate) invocation: Option<Invocation>,
+    /// Its signature, which the route of Lambda's API compares with the body.
+    pub(crate) signature: Option<Begun>,
 }
 
 impl FromRequestParts<Arc<Backend>> for Request {
@@ -55,6 +58,7 @@ impl FromRequestParts<Arc<Backend>> for Request {
             headers: std::mem::take(&mut parts.headers),
             scope: parts.extensions.remove(),
             invocation: parts.extensions.remove(),
+            signature: parts.extensions.remove(),
         })
     }
 }

@@ -10,6 +10,8 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
+use listener::Tls;
+
 use crate::{
     backend::{Backend, Limits},
     guard::Hosts,
@@ -24,6 +26,8 @@ pub struct RoutesConfig {
     pub address: SocketAddr,
     /// The names that `Host` may have beside those of this machine, in lower case; `*` for any.
     pub hosts: Vec<String>,
+    /// None: connections have no TLS.
+    pub tls: Option<Tls>,
     /// The bounds of the listener.
     pub limits: Limits,
 }
@@ -45,8 +49,10 @@ impl RoutesServer {
         backend: Arc<Backend>,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) {
-        let RoutesConfig { hosts, limits, .. } = self.config;
+        let RoutesConfig {
+            hosts, tls, limits, ..
+        } = self.config;
         let router = router::for_routes(backend, Hosts::new(hosts));
-        server::listen(self.listener, router, &limits, shutdown).await;
+        server::listen(self.listener, tls, router, &limits, shutdown).await;
     }
 }

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use axum::Router;
-use listener::Timeouts;
+use listener::{Timeouts, Tls, signature::Keys};
 use tokio::net::TcpListener;
 use transactions::peers::MESSAGE_BYTES_MAX;
 
@@ -20,9 +20,13 @@ use crate::{
 pub struct Config {
     /// The address to listen on; port 0 picks a free one.
     pub address: SocketAddr,
-    /// The token that `Authorization: Bearer` must carry if the address is not on loopback. Health
-    /// is open to all.
+    /// The token that `Authorization: Bearer` must carry. Health is open to all.
     pub token: Option<String>,
+    /// The keys that sign calls of Lambda's API, in place of the token. None: signatures are not
+    /// checked.
+    pub keys: Option<Keys>,
+    /// None: connections have no TLS.
+    pub tls: Option<Tls>,
     /// The bounds of the front end.
     pub limits: Limits,
 }
@@ -72,17 +76,19 @@ impl Server {
         let limits = self.config.limits;
         let rules = Rules {
             loopback,
-            token: self.config.token.filter(|_| !loopback),
+            token: self.config.token,
+            keys: self.config.keys,
             value_bytes_max: limits.value_bytes_max,
         };
         let router = router::router(snapshot, backend, rules);
-        listen(self.listener, router, &limits, shutdown).await;
+        listen(self.listener, self.config.tls, router, &limits, shutdown).await;
     }
 }
 
 /// Serves `router` on a bound listener within `limits`, until `shutdown` completes.
 pub(crate) async fn listen(
     listener: TcpListener,
+    tls: Option<Tls>,
     router: Router,
     limits: &Limits,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -94,6 +100,7 @@ pub(crate) async fn listen(
         body_bytes_max: (longest + DISCARD_BYTES_MAX) as u64,
         timeouts: Timeouts::default(),
         files: None,
+        tls,
     };
     listener::serve(listener, config, router, refusal, shutdown).await;
 }

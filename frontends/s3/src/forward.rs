@@ -13,7 +13,7 @@ use std::time::Duration;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
-use http_client::{Failure, StreamingClient};
+use http_client::{Failure, StreamingClient, Trust};
 use percent_encoding::percent_decode_str;
 use s3s::Body;
 use sha2::Sha256;
@@ -36,6 +36,7 @@ const OF_CONNECTIONS: [HeaderName; 2] = [header::CONNECTION, header::TRANSFER_EN
 pub(crate) struct Forwarding {
     service: memory::Service,
     client: StreamingClient,
+    scheme: &'static str,
     code: HeaderValue,
 }
 
@@ -50,10 +51,13 @@ pub(crate) enum Forwarded {
 }
 
 impl Forwarding {
-    pub(crate) fn new(service: memory::Service, keys: &Credentials) -> Self {
+    /// With `trust`, the other servers have TLS, as this one.
+    pub(crate) fn new(service: memory::Service, keys: &Credentials, trust: Option<Trust>) -> Self {
+        let scheme = if trust.is_some() { "https" } else { "http" };
         let client = StreamingClient::new(http_client::Config {
             connect_timeout: CONNECT_MAX,
             idle_timeout: IDLE_MAX,
+            trust: trust.unwrap_or_default(),
             ..http_client::Config::default()
         });
         let mut mac = Hmac::<Sha256>::new_from_slice(keys.secret_key.as_bytes())
@@ -65,6 +69,7 @@ impl Forwarding {
         Self {
             service,
             client,
+            scheme,
             code,
         }
     }
@@ -78,7 +83,7 @@ impl Forwarding {
         let Some(owner) = owner else {
             return Forwarded::Here(request);
         };
-        let Some(uri) = at(&owner, request.uri()) else {
+        let Some(uri) = at(self.scheme, &owner, request.uri()) else {
             return Forwarded::Here(request);
         };
         let own = std::mem::replace(request.uri_mut(), uri);
@@ -119,9 +124,9 @@ fn lost() -> Refusal {
 }
 
 /// The same path at another server.
-fn at(owner: &str, uri: &Uri) -> Option<Uri> {
+fn at(scheme: &str, owner: &str, uri: &Uri) -> Option<Uri> {
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let built = Uri::builder().scheme("http").authority(owner);
+    let built = Uri::builder().scheme(scheme).authority(owner);
     built.path_and_query(path).build().ok()
 }
 
@@ -164,7 +169,7 @@ mod tests {
     #[test]
     fn a_forwarded_request_keeps_its_path() {
         let uri = Uri::from_static("/b//a%2Fc/../d?x=%20&y");
-        let there = at("10.0.0.1:7601", &uri).expect("a URI");
-        assert_eq!(there, "http://10.0.0.1:7601/b//a%2Fc/../d?x=%20&y");
+        let there = at("https", "10.0.0.1:7601", &uri).expect("a URI");
+        assert_eq!(there, "https://10.0.0.1:7601/b//a%2Fc/../d?x=%20&y");
     }
 }

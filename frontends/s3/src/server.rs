@@ -13,7 +13,8 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use listener::{FilesInMemory, Timeouts};
+use http_client::Trust;
+use listener::{FilesInMemory, Timeouts, Tls};
 use memory::model::SEGMENT_BYTES_MAX;
 use s3s::{
     Body,
@@ -56,6 +57,9 @@ pub struct Config {
     pub connections_max: usize,
     /// The files that function memory lies in.
     pub files: Arc<dyn FilesInMemory>,
+    /// The TLS of this listener, and the authorities of the other servers' certificates. None:
+    /// connections have none, here and between the servers.
+    pub tls: Option<(Tls, Trust)>,
 }
 
 /// A bound listener: connections queue up until `run`.
@@ -65,6 +69,7 @@ pub struct Server {
     local_address: SocketAddr,
     connections_max: usize,
     files: Arc<dyn FilesInMemory>,
+    tls: Option<Tls>,
     endpoint: Endpoint,
 }
 
@@ -78,6 +83,7 @@ pub async fn bind(config: Config, service: memory::Service) -> io::Result<Server
         listener,
         connections_max: config.connections_max,
         files: Arc::clone(&config.files),
+        tls: config.tls.as_ref().map(|(tls, _)| tls.clone()),
         endpoint: Endpoint::new(config, service),
     })
 }
@@ -101,6 +107,7 @@ impl Server {
             body_bytes_max: SEGMENT_BYTES_MAX + FRAMING_BYTES_MAX,
             timeouts: Timeouts::default(),
             files: Some(self.files),
+            tls: self.tls,
         };
         let refusal = self.endpoint.refusing();
         listener::serve(self.listener, config, self.endpoint, refusal, shutdown).await;
@@ -165,7 +172,8 @@ struct Shared {
 
 impl Endpoint {
     fn new(config: Config, service: memory::Service) -> Self {
-        let forwarding = Forwarding::new(service.clone(), &config.credentials);
+        let trust = config.tls.map(|(_, trust)| trust);
+        let forwarding = Forwarding::new(service.clone(), &config.credentials, trust);
         let handler = Handler { service };
         let keys = Keys {
             own: config.credentials,

@@ -156,7 +156,10 @@ pub(crate) async fn complete(
     let host = request.headers.get(http::header::HOST);
     let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
     let path = url_encoded(&request.input.key);
-    let location = format!("http://{host}/{}/{path}", request.input.bucket);
+    let peer = request.extensions.get::<listener::Peer>();
+    let is_encrypted = peer.is_some_and(|peer| peer.is_encrypted);
+    let scheme = if is_encrypted { "https" } else { "http" };
+    let location = format!("{scheme}://{host}/{}/{path}", request.input.bucket);
     let mut input = request.input;
     let id = id(&input.upload_id)?;
     let completed = input.multipart_upload.take().and_then(|list| list.parts);

@@ -2,11 +2,21 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use listener::Tls;
+
 /// The front end's address and bounds.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The listening address. Port 0 picks a free port.
     pub listen: SocketAddr,
+    /// The port for TLS alone, beside the other. (ZooKeeper: `secureClientPort`.)
+    pub secure: Option<(SocketAddr, Tls)>,
+    /// Whether a session must prove an identity before its first request. (ZooKeeper:
+    /// `enforce.auth.enabled`.)
+    pub requires_authentication: bool,
+    /// The account that every ACL permits, as `super:` and the digest of its password. (ZooKeeper:
+    /// `zookeeper.DigestAuthenticationProvider.superDigest`.)
+    pub super_digest: Option<String>,
     /// ZooKeeper's `jute.maxbuffer`, in bytes. A longer packet of a client closes its connection.
     /// The server's packets may be longer. At most [`Config::PACKET_BYTES_LIMIT`].
     pub packet_bytes_max: usize,
@@ -47,6 +57,9 @@ impl Config {
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
+            secure: None,
+            requires_authentication: false,
+            super_digest: None,
             packet_bytes_max: Self::PACKET_BYTES_DEFAULT,
             connections_max: 10_000,
             connections_per_address_max: Self::CONNECTIONS_PER_ADDRESS_DEFAULT,

@@ -13,16 +13,14 @@
 //! Requests before the last one, or before bytes that contain no request, are answered before the
 //! connection closes. (ZooKeeper drops answers that are not ready when it finds such bytes.)
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, time::Duration};
 
 use bytes::{Buf, BytesMut};
 use coordination::{Client, ConnectError, Ended, model::Output};
+use listener::{HandshakeError, Tls, tls::client_subject};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpStream,
-        tcp::{ReadHalf, WriteHalf},
-    },
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
     sync::oneshot,
     time::timeout,
 };
@@ -35,8 +33,10 @@ use crate::{
         connect::{ConnectRequest, ConnectResponse},
         request::Fault,
     },
+    peer::Peer,
     peer_log::Line,
     shared::Shared,
+    transport::{Transport, Writer},
 };
 
 /// The first packet is 44 or 45 bytes long. The rest is for fields that later clients may append.
@@ -72,6 +72,8 @@ enum End {
     #[error("the peer speaks {0}, not ZooKeeper's protocol")]
     Foreign(&'static str),
     #[error("{0}")]
+    Handshake(#[from] HandshakeError),
+    #[error("{0}")]
     Violation(#[from] Violation),
     #[error("no session: {0}")]
     Refused(#[from] ConnectError),
@@ -81,17 +83,39 @@ enum End {
     Io(#[from] io::Error),
 }
 
-/// Serves a connection until either side ends it.
-pub(crate) async fn serve(
+/// Serves a connection of the secure port from its handshake on.
+pub(crate) async fn serve_encrypted(
     shared: &Shared,
-    mut stream: TcpStream,
-    peer: SocketAddr,
+    tls: &Tls,
+    stream: TcpStream,
+    mut peer: Peer,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let end = match converse(shared, &mut stream, peer, &mut stopped).await {
+    let accepted = tokio::select! {
+        biased;
+        _ = &mut stopped => return,
+        accepted = tls.accept(stream) => accepted,
+    };
+    match accepted {
+        Ok(stream) => {
+            peer.x509 = client_subject(&stream);
+            serve(shared, stream, peer, stopped).await;
+        }
+        Err(error) => report(shared, &peer, &error.into()),
+    }
+}
+
+/// Serves a connection until either side ends it.
+pub(crate) async fn serve<S: Transport>(
+    shared: &Shared,
+    mut stream: S,
+    peer: Peer,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    let end = match converse(shared, &mut stream, &peer, &mut stopped).await {
         Ok(end) | Err(end) => end,
     };
-    report(shared, peer, &end);
+    report(shared, &peer, &end);
     if !matches!(
         end,
         End::PeerGone | End::Io(_) | End::Stalled | End::Stopped
@@ -101,14 +125,24 @@ pub(crate) async fn serve(
 }
 
 /// Counts the end of a connection, and logs it where an operator should know.
-fn report(shared: &Shared, peer: SocketAddr, end: &End) {
+fn report(shared: &Shared, peer: &Peer, end: &End) {
     match end {
-        End::Foreign(_) | End::Violation(_) => shared.statistics.malformed.add(1),
+        End::Handshake(HandshakeError::PeerGone) => {}
+        End::Foreign(_) | End::Violation(_) | End::Handshake(_) => {
+            shared.statistics.malformed.add(1);
+        }
         End::Refused(_) | End::NoSessionInTime => shared.statistics.sessions_refused.add(1),
         _ => {}
     }
     match end {
-        End::Foreign(_) | End::Violation(_) | End::NoSessionInTime | End::Stalled => {
+        End::Handshake(HandshakeError::PeerGone) => {
+            tracing::debug!(%peer, %end, "connection closed");
+        }
+        End::Foreign(_)
+        | End::Violation(_)
+        | End::Handshake(_)
+        | End::NoSessionInTime
+        | End::Stalled => {
             if let Some(Line { suppressed }) = shared.log.line() {
                 tracing::warn!(%peer, suppressed, %end, "connection closed");
             }
@@ -125,13 +159,13 @@ fn report(shared: &Shared, peer: SocketAddr, end: &End) {
     }
 }
 
-async fn converse(
+async fn converse<S: Transport>(
     shared: &Shared,
-    stream: &mut TcpStream,
-    peer: SocketAddr,
+    stream: &mut S,
+    peer: &Peer,
     stopped: &mut oneshot::Receiver<()>,
 ) -> Result<End, End> {
-    stream.set_nodelay(true)?;
+    stream.tcp().set_nodelay(true)?;
     let (mut reader, mut writer) = stream.split();
     let mut frames = Frames::new(FIRST_PACKET_BYTES_MAX);
     let first_packet = first_packet(&mut reader, &mut frames);
@@ -185,7 +219,10 @@ enum Opening {
     Stranger(Stranger),
 }
 
-async fn first_packet(reader: &mut ReadHalf<'_>, frames: &mut Frames) -> Result<Opening, End> {
+async fn first_packet(
+    reader: &mut (impl AsyncRead + Unpin),
+    frames: &mut Frames,
+) -> Result<Opening, End> {
     loop {
         if let Some(stranger) = frames.prefix().and_then(Stranger::recognise) {
             return Ok(Opening::Stranger(stranger));
@@ -206,16 +243,12 @@ async fn first_packet(reader: &mut ReadHalf<'_>, frames: &mut Frames) -> Result<
     }
 }
 
-async fn greet(
-    shared: &Shared,
-    stranger: Stranger,
-    writer: &mut WriteHalf<'_>,
-) -> Result<End, End> {
+async fn greet(shared: &Shared, stranger: Stranger, writer: &mut impl Writer) -> Result<End, End> {
     match stranger {
         Stranger::FourLetterWord(word) => {
             let text =
                 four_letter_words::answer(word, &shared.statistics, shared.gateway.applied());
-            timeout(LINGER, writer.write_all(text.as_bytes()))
+            timeout(LINGER, send_whole(writer, text.as_bytes()))
                 .await
                 .map_err(|_| End::Stalled)??;
             Ok(End::Word)
@@ -228,7 +261,7 @@ async fn greet(
 async fn open_session(
     shared: &Shared,
     request: &ConnectRequest,
-    writer: &mut WriteHalf<'_>,
+    writer: &mut impl Writer,
 ) -> Result<Client, End> {
     let opened = async {
         let connect = request.connect().ok_or(ConnectError::Expired)?;
@@ -240,15 +273,20 @@ async fn open_session(
     if matches!(opened, Err(ConnectError::Expired)) {
         let mut outgoing = BytesMut::new();
         ConnectResponse::expired(request.has_read_only).encode(&mut outgoing);
-        timeout(LINGER, writer.write_all(&outgoing))
+        timeout(LINGER, send_whole(writer, &outgoing))
             .await
             .map_err(|_| End::Stalled)??;
     }
     Ok(opened?)
 }
 
+async fn send_whole(writer: &mut impl Writer, bytes: &[u8]) -> io::Result<()> {
+    writer.write_all(bytes).await?;
+    writer.flush().await
+}
+
 /// Closes our side, and gives the peer time to read our last answer.
-async fn linger(stream: &mut TcpStream) {
+async fn linger(stream: &mut impl Transport) {
     let rest = async {
         stream.shutdown().await?;
         let mut dropped = 0;
@@ -265,11 +303,11 @@ async fn linger(stream: &mut TcpStream) {
     let _ = timeout(LINGER, rest).await;
 }
 
-struct Connection<'a> {
+struct Connection<'a, R, W> {
     shared: &'a Shared,
-    peer: SocketAddr,
-    reader: ReadHalf<'a>,
-    writer: WriteHalf<'a>,
+    peer: &'a Peer,
+    reader: R,
+    writer: W,
     frames: Frames,
     conversation: Conversation,
     /// Why nothing more is read. The requests before it are still answered.
@@ -281,7 +319,7 @@ struct Connection<'a> {
     outgoing: BytesMut,
 }
 
-impl Connection<'_> {
+impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     async fn run(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         let end = self.talk(stopped).await;
         if matches!(end, Err(End::PeerGone | End::Io(_))) {
@@ -368,13 +406,17 @@ impl Connection<'_> {
 
     /// Sends until nothing is left.
     async fn send_all(&mut self) -> Result<(), End> {
-        while !self.outgoing.is_empty() || !self.outputs.is_empty() {
+        while !self.is_all_sent() {
             timeout(self.client.timeout(), self.writer.writable())
                 .await
                 .map_err(|_| End::Stalled)??;
             self.send()?;
         }
         Ok(())
+    }
+
+    fn is_all_sent(&self) -> bool {
+        self.outgoing.is_empty() && self.outputs.is_empty() && !self.writer.has_kept()
     }
 
     /// Sends until half of the allowed unsent bytes are left. A peer that reads or sends anything
@@ -458,7 +500,7 @@ impl Connection<'_> {
             biased;
             _ = stopped => Err(End::Stopped),
             read = self.reader.read_buf(self.frames.space()), if may_read => self.received(read?),
-            writable = self.writer.writable(), if !self.outgoing.is_empty() => Ok(writable?),
+            writable = self.writer.writable(), if !self.outgoing.is_empty() || self.writer.has_kept() => Ok(writable?),
             () = self.client.wait() => Ok(()),
         }
     }

@@ -13,7 +13,8 @@
 //! - [`framing`] splits the byte stream into frames, and recognises peers that do not speak jute.
 //! - [`conversation`] matches replies to requests, without I/O.
 //! - `error_codes` alone knows ZooKeeper's numbers for the service's errors.
-//! - [`server`] and the connection module are the thin shell that reads, writes and waits.
+//! - [`server`] and the connection module are the thin shell that reads, writes and waits, over TCP
+//!   or TLS (`transport`).
 //!
 //! Invariants
 //! - Replies are sent in the order of the requests, and each event before any reply that reflects a
@@ -40,10 +41,12 @@ pub mod framing;
 #[doc(hidden)]
 pub mod jute;
 mod open_connections;
+mod peer;
 mod peer_log;
 pub mod server;
 mod shared;
 pub mod statistics;
+mod transport;
 
 pub use config::Config;
 pub use server::{Server, bind};

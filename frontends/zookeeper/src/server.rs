@@ -20,6 +20,7 @@ use tokio::{
 use crate::{
     Config, Statistics, connection,
     open_connections::OpenConnections,
+    peer::Peer,
     peer_log::{Line, PeerLog},
     shared::Shared,
 };
@@ -32,12 +33,13 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub struct Server {
     listener: TcpListener,
     local_address: SocketAddr,
+    secure: Option<(TcpListener, SocketAddr)>,
     shared: Arc<Shared>,
 }
 
-/// Listens at the configured address.
+/// Listens at the configured addresses.
 ///
-/// Errors: the address is not available; or `InvalidInput` if a bound of the configuration is out
+/// Errors: an address is not available; or `InvalidInput` if a bound of the configuration is out
 /// of range.
 pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
     if config.packet_bytes_max > Config::PACKET_BYTES_LIMIT {
@@ -57,6 +59,10 @@ pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
     }
     let listener = TcpListener::bind(config.listen).await?;
     let local_address = listener.local_addr()?;
+    let secure = match &config.secure {
+        Some((address, _)) => Some(bind_secure(*address).await?),
+        None => None,
+    };
     let shared = Arc::new(Shared {
         config,
         gateway,
@@ -66,14 +72,33 @@ pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
     Ok(Server {
         listener,
         local_address,
+        secure,
         shared,
     })
+}
+
+async fn bind_secure(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let bound = async {
+        let listener = TcpListener::bind(address).await?;
+        let local_address = listener.local_addr()?;
+        Ok((listener, local_address))
+    };
+    let named = |error: io::Error| {
+        let message = format!("the secure port {address}: {error}");
+        io::Error::new(error.kind(), message)
+    };
+    bound.await.map_err(named)
 }
 
 impl Server {
     /// The listening address, with the actual port.
     pub fn local_address(&self) -> SocketAddr {
         self.local_address
+    }
+
+    /// The address for TLS, with the actual port.
+    pub fn secure_address(&self) -> Option<SocketAddr> {
+        self.secure.as_ref().map(|(_, address)| *address)
     }
 
     /// The server's counters.
@@ -85,13 +110,14 @@ impl Server {
     /// the middle of a step finishes it first, for up to `stop_timeout`.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self {
-            listener, shared, ..
+            listener,
+            secure,
+            shared,
+            ..
         } = self;
         let mut shutdown = pin!(shutdown);
-        let mut accepting = Accepting {
-            listener,
-            is_failing: false,
-        };
+        let mut plain = Accepting::of(listener);
+        let mut secure = secure.map(|(listener, _)| Accepting::of(listener));
         let mut connections = JoinSet::new();
         let Config {
             connections_max,
@@ -107,13 +133,13 @@ impl Server {
                     shared.statistics.connections_closed.add(1);
                     open.ended(ended.map_or_else(|error| error.id(), |(id, ())| id));
                 }
-                (stream, peer) = accepting.next() => match open.check_place(peer) {
+                (stream, peer, is_secure) = next(&mut plain, secure.as_mut()) => match open.check_place(peer) {
                     Ok(()) => {
                         let (stop, stopped) = oneshot::channel();
                         shared.statistics.connections_accepted.add(1);
                         let shared = Arc::clone(&shared);
                         let task = connections
-                            .spawn(async move { connection::serve(&shared, stream, peer, stopped).await });
+                            .spawn(async move { serve(&shared, stream, peer, is_secure, stopped).await });
                         open.opened(task.id(), peer, stop);
                     }
                     Err(no_place) => {
@@ -125,7 +151,7 @@ impl Server {
                 },
             }
         }
-        drop(accepting);
+        drop((plain, secure));
         // A connection whose sender is dropped stops at its next wait.
         drop(open);
         let all_ended = async {
@@ -143,6 +169,47 @@ impl Server {
     }
 }
 
+/// The next connection of either port. Cancellation safe.
+async fn next(
+    plain: &mut Accepting,
+    secure: Option<&mut Accepting>,
+) -> (TcpStream, SocketAddr, bool) {
+    let secure = async {
+        match secure {
+            Some(secure) => secure.next().await,
+            None => std::future::pending().await,
+        }
+    };
+    // Fair: neither port keeps the other waiting.
+    tokio::select! {
+        (stream, peer) = plain.next() => (stream, peer, false),
+        (stream, peer) = secure => (stream, peer, true),
+    }
+}
+
+async fn serve(
+    shared: &Shared,
+    stream: TcpStream,
+    address: SocketAddr,
+    is_secure: bool,
+    stopped: oneshot::Receiver<()>,
+) {
+    let peer = Peer {
+        address,
+        x509: None,
+    };
+    match &shared.config.secure {
+        Some((_, tls)) if is_secure => {
+            // On the heap, so that a task of the other port is as small as without TLS.
+            Box::pin(connection::serve_encrypted(
+                shared, tls, stream, peer, stopped,
+            ))
+            .await;
+        }
+        _ => connection::serve(shared, stream, peer, stopped).await,
+    }
+}
+
 /// A listener, and whether its last accept failed.
 struct Accepting {
     listener: TcpListener,
@@ -150,6 +217,13 @@ struct Accepting {
 }
 
 impl Accepting {
+    fn of(listener: TcpListener) -> Self {
+        Self {
+            listener,
+            is_failing: false,
+        }
+    }
+
     /// The next connection. Waits while the system cannot provide one. Cancellation safe.
     async fn next(&mut self) -> (TcpStream, SocketAddr) {
         loop {

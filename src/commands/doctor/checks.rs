@@ -42,7 +42,7 @@ const NO_RIGHTS: &str = "give this user the right to read and write it";
 /// Every check for a start with `settings`, and with `verify` that of the stored bytes. A running
 /// server may respond at `target`.
 pub(super) fn all(settings: &Settings, target: &Target, verify: bool) -> Vec<Finding> {
-    let target = target.or_at(&settings.http);
+    let target = target.or_at(settings);
     let running = target
         .get("/v1/status")
         .and_then(|body| status::read(&body));

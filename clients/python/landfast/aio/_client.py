@@ -42,7 +42,7 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._connections = Connections(settings.headers)
+        self._connections = Connections(settings.headers, settings.ca)
 
     def transaction(
         self,
@@ -197,9 +197,11 @@ def transactional_with(
     return decorate if function is None else decorate(function)
 
 
-def connect(urls: Urls = None, *, token: Optional[str] = None, timeout: float = Limits.call_s) -> Client:
+def connect(
+    urls: Urls = None, *, token: Optional[str] = None, timeout: float = Limits.call_s, ca: Optional[str] = None
+) -> Client:
     """A client of its own; see `landfast.connect`. Close it, or use it in `async with`."""
-    return Client(Settings.of(urls, token, timeout))
+    return Client(Settings.of(urls, token, timeout, ca))
 
 
 _defaults: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = weakref.WeakKeyDictionary()

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 import time
 from dataclasses import dataclass, field
 from typing import AsyncGenerator, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from .._connection import IDLE_SECONDS_MAX
+from .._connection import IDLE_SECONDS_MAX, tls_context
 from .._nodes import Node
 from .._pace import Pace
 from .._problems import Error
@@ -86,8 +85,9 @@ class _Pool:
 class Connections:
     """Every open connection of one client; they belong to the event loop that opened them."""
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
+    def __init__(self, headers: Mapping[str, str], ca: Optional[str] = None) -> None:
         self._headers = headers
+        self._ca = ca
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._pools: Dict[Node, _Pool] = {}
         self._aside: Set[asyncio.Task[None]] = set()
@@ -207,7 +207,7 @@ class Connections:
 
     async def _send(self, pool: _Pool, send: Send) -> Union[Response, Lost]:
         try:
-            connection = _idle(pool) or await _opened_within(send.connect_s, send.node)
+            connection = _idle(pool) or await _opened_within(send.connect_s, send.node, self._ca)
         except OSError as error:
             return Lost(_reason(error), was_sent=False)
         loop = asyncio.get_running_loop()
@@ -257,8 +257,8 @@ def _idle(pool: _Pool) -> Optional[_Connection]:
     return None
 
 
-async def _opened_within(seconds: float, node: Node) -> _Connection:
-    opening = asyncio.ensure_future(_opened(node))
+async def _opened_within(seconds: float, node: Node, ca: Optional[str]) -> _Connection:
+    opening = asyncio.ensure_future(_opened(node, ca))
     is_ours = False
     try:
         await asyncio.wait({opening}, timeout=seconds)
@@ -278,8 +278,8 @@ def _close_unused(opening: asyncio.Future[_Connection]) -> None:
         opening.result().writer.close()
 
 
-async def _opened(node: Node) -> _Connection:
-    context = ssl.create_default_context() if node.is_tls else None
+async def _opened(node: Node, ca: Optional[str]) -> _Connection:
+    context = tls_context(ca) if node.is_tls else None
     reader, writer = await asyncio.open_connection(node.host, node.port, ssl=context, limit=_HEAD_BYTES_MAX)
     return _Connection(reader, writer, time.monotonic())
 

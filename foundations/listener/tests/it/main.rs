@@ -3,6 +3,8 @@
 
 #![allow(clippy::disallowed_methods)] // Why: tests run real servers in real time.
 
+mod tls;
+
 use std::{
     convert::Infallible, io, io::Write as _, net::SocketAddr, os::fd::OwnedFd, sync::Arc,
     time::Duration,
@@ -14,7 +16,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use listener::{
     Config, FilesInMemory, LINGER_MAX, PROGRESS_BYTES, Peer, REFUSALS_MAX, RequestBody, Timeouts,
-    serve,
+    Tls, serve,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -111,6 +113,14 @@ impl Fixture {
     }
 
     async fn start_with(connections_max: usize, files: Option<Arc<dyn FilesInMemory>>) -> Self {
+        Self::start_on(connections_max, files, None).await
+    }
+
+    async fn start_on(
+        connections_max: usize,
+        files: Option<Arc<dyn FilesInMemory>>,
+        tls: Option<Tls>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let config = Config {
@@ -118,6 +128,7 @@ impl Fixture {
             body_bytes_max: BODY_BYTES_MAX,
             timeouts: Timeouts::default(),
             files,
+            tls,
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(serve(

@@ -7,7 +7,6 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    net::SocketAddr,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -18,6 +17,7 @@ use axum::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use functions::Routed;
+use listener::Peer;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
@@ -31,7 +31,7 @@ pub(super) fn encode(
     routed: &Routed,
     body: &Bytes,
     id: &str,
-    caller: Option<SocketAddr>,
+    caller: Option<Peer>,
 ) -> Result<Bytes, Problem> {
     let (uri, headers) = (&parts.uri, &parts.headers);
     let (body, is_base64_encoded) = encode_body(headers, body);
@@ -61,13 +61,7 @@ pub(super) fn encode(
 }
 
 /// The context of a request: its connection, its route and the time.
-fn context(
-    stage: &Stage,
-    parts: &Parts,
-    routed: &Routed,
-    id: &str,
-    caller: Option<SocketAddr>,
-) -> Value {
+fn context(stage: &Stage, parts: &Parts, routed: &Routed, id: &str, caller: Option<Peer>) -> Value {
     let text = |name| {
         let value = parts.headers.get(name);
         value.map_or("", |value| value.to_str().unwrap_or_default())
@@ -75,7 +69,7 @@ fn context(
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_ms = since_1970.unwrap_or_default().as_millis() as u64;
     let domain_name = text(header::HOST);
-    let source_ip = caller.map(|address| address.ip().to_string());
+    let source_ip = caller.map(|peer| peer.address.ip().to_string());
     json!({
         "accountId": "000000000000",
         "apiId": "landfast",
@@ -127,17 +121,16 @@ fn join<K: Ord>(values: &mut BTreeMap<K, String>, name: K, separator: &str, valu
 /// The headers, and those that API Gateway adds about the connection. A proxy in front of the
 /// server knows its client better, so its values stay. The address of the connection's other end is
 /// appended, as every proxy does.
-fn forwarded(
-    mut headers: BTreeMap<&str, String>,
-    caller: Option<SocketAddr>,
-) -> BTreeMap<&str, String> {
+fn forwarded(mut headers: BTreeMap<&str, String>, caller: Option<Peer>) -> BTreeMap<&str, String> {
     if let Some(caller) = caller {
-        let address = caller.ip().to_string();
+        let address = caller.address.ip().to_string();
         join(&mut headers, "x-forwarded-for", ", ", &address);
     }
+    let is_encrypted = caller.is_some_and(|caller| caller.is_encrypted);
+    let scheme = if is_encrypted { "https" } else { "http" };
     let is_https = headers
         .entry("x-forwarded-proto")
-        .or_insert_with(|| "http".to_owned())
+        .or_insert_with(|| scheme.to_owned())
         .eq_ignore_ascii_case("https");
     let host = headers.get("host").map(|host| host.parse::<Authority>());
     if let Some(Ok(host)) = host {
@@ -240,7 +233,10 @@ mod tests {
             parameters,
             cors: None,
         };
-        let caller = Some(([127, 0, 0, 1], 40_000).into());
+        let caller = Some(Peer {
+            address: ([127, 0, 0, 1], 40_000).into(),
+            is_encrypted: false,
+        });
         let body = Bytes::from_static(body);
         let encoded = encode(stage, &parts, &routed, &body, "the-id", caller);
         serde_json::from_slice(&encoded.expect("an event")).expect("JSON")

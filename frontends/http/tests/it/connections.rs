@@ -96,6 +96,8 @@ async fn a_connection_beyond_the_limit_gets_503_and_is_ended() {
     let config = Config {
         address,
         token: None,
+        keys: None,
+        tls: None,
         limits,
     };
     let server = Fixture::with(config, Status::default(), std::sync::Arc::default()).await;
@@ -132,6 +134,8 @@ async fn a_connection_that_has_been_ended_leaves_its_place_to_others_at_once() {
     let config = Config {
         address,
         token: None,
+        keys: None,
+        tls: None,
         limits,
     };
     let server = Fixture::with(config, Status::default(), std::sync::Arc::default()).await;

@@ -88,7 +88,7 @@ impl Engine {
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy::default()),
         };
-        let peers = Arc::new(HttpPeers::new(None).expect("no token"));
+        let peers = Arc::new(HttpPeers::new(None, None).expect("no token"));
         let service = Service::builder(parts)
             .among(Arc::new(Alone::default()), peers)
             .build(config);
@@ -226,6 +226,8 @@ impl Engine {
         let config = Config {
             address,
             token: token.map(str::to_owned),
+            keys: None,
+            tls: None,
             limits,
         };
         Fixture::with(config, Status::default(), services).await

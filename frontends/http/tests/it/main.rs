@@ -55,6 +55,8 @@ impl Fixture {
         let config = Config {
             address,
             token: token.map(str::to_owned),
+            keys: None,
+            tls: None,
             limits: Limits::default(),
         };
         Self::with(config, status, Arc::default()).await
@@ -86,6 +88,7 @@ impl Fixture {
         let config = RoutesConfig {
             address: "127.0.0.1:0".parse().expect("a literal address"),
             hosts: hosts.iter().map(ToString::to_string).collect(),
+            tls: None,
             limits,
         };
         let server = http_frontend::bind_routes(config)

@@ -82,7 +82,7 @@ async fn another_site_is_refused_and_our_own_page_is_not() {
 }
 
 #[tokio::test]
-async fn off_loopback_the_token_is_required_except_for_health() {
+async fn the_token_is_required_except_for_health() {
     let server = Fixture::listening("0.0.0.0:0", Some("open sesame"), Status::default()).await;
     let host = "Host: files.example:7600\r\n";
     for wrong in [
@@ -110,12 +110,15 @@ async fn off_loopback_the_token_is_required_except_for_health() {
 }
 
 #[tokio::test]
-async fn on_loopback_no_token_is_needed() {
+async fn a_token_is_required_on_loopback_too() {
     let server = Fixture::listening("127.0.0.1:0", Some("open sesame"), Status::default()).await;
-    assert_eq!(
-        status_line(&server.get("/v1/status").await),
-        "HTTP/1.1 200 OK"
-    );
+    for (path, status) in [
+        ("/v1/status", "401 Unauthorized"),
+        ("/health/live", "200 OK"),
+    ] {
+        let answer = server.get(path).await;
+        assert_eq!(status_line(&answer), format!("HTTP/1.1 {status}"), "{path}");
+    }
 }
 
 /// A page can make a browser send a form, or any request that needs no permission, without reading the answer.

@@ -30,7 +30,7 @@ const FORWARD: u8 = 3;
 
 /// The reply to a node of the same store that calls the server's address.
 async fn answer(server: &Fixture, message: Bytes) -> Result<Bytes, String> {
-    let peers = HttpPeers::new(None).expect("no token");
+    let peers = HttpPeers::new(None, None).expect("no token");
     let answered = peers
         .call(&Address(server.address.to_string()), message)
         .await;
@@ -122,7 +122,7 @@ impl VolumePeers for Echo {
 #[tokio::test]
 async fn connections_for_volumes_are_passed_on_after_an_upgrade() {
     let engine = Engine::among(Config::default()).await;
-    let peers = HttpPeers::new(None).expect("no token");
+    let peers = HttpPeers::new(None, None).expect("no token");
     let connect = async |server: &Fixture| {
         let address = Address(server.address.to_string());
         peers.connect_to_volumes(&address).await
@@ -184,7 +184,7 @@ async fn an_address_without_a_listener_is_silent() {
     let gone = Fixture::showing(http_frontend::Status::default())
         .await
         .address;
-    let peers = HttpPeers::new(None).expect("no token");
+    let peers = HttpPeers::new(None, None).expect("no token");
     for nowhere in [gone.to_string(), String::new(), "no address".to_owned()] {
         let called = peers
             .call(&Address(nowhere.clone()), messages().swap_remove(0))
@@ -212,7 +212,7 @@ async fn a_full_node_still_shows_that_it_is_alive() {
             ..Limits::default()
         })
         .await;
-    let peers = HttpPeers::new(None).expect("no token");
+    let peers = HttpPeers::new(None, None).expect("no token");
     let asked = async |server: &Fixture| {
         let address = Address(server.address.to_string());
         peers
@@ -243,7 +243,7 @@ async fn a_node_with_too_many_connections_to_refuse_at_once_still_answers_each()
                 .expect("the server accepts"),
         );
     }
-    let peers = HttpPeers::new(None).expect("no token");
+    let peers = HttpPeers::new(None, None).expect("no token");
     let address = Address(crowded.address.to_string());
     let refused = peers
         .call(&address, messages().swap_remove(0))
@@ -272,7 +272,7 @@ async fn call_of_a_process_that_sends(answer: String) -> NoAnswer {
             .await
             .expect("it is taken");
     };
-    let peers = HttpPeers::new(None).expect("no token");
+    let peers = HttpPeers::new(None, None).expect("no token");
     let (called, ()) = tokio::join!(peers.call(&address, message), saying);
     called.expect_err("that is no answer of a node")
 }
@@ -326,7 +326,7 @@ async fn a_node_passes_the_same_guard_as_everybody() {
         (Some("wrong"), Some("401")),
         (Some("right"), None),
     ] {
-        let peers = HttpPeers::new(token).expect("a token");
+        let peers = HttpPeers::new(token, None).expect("a token");
         let called = peers.call(&address, messages().swap_remove(0)).await;
         let refused = called.err().map(|error| error.to_string());
         assert_eq!(

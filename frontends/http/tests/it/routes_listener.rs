@@ -326,6 +326,8 @@ async fn bodies_have_the_limits_of_the_main_listener() {
     let config = Config {
         address: "127.0.0.1:0".parse().expect("a literal address"),
         token: None,
+        keys: None,
+        tls: None,
         limits,
     };
     let main = Fixture::sharing(config, Status::default(), Arc::clone(&backend)).await;

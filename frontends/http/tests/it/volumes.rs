@@ -24,6 +24,8 @@ async fn serving_with(services: Arc<Services>) -> Fixture {
     let config = Config {
         address: "127.0.0.1:0".parse().expect("a literal address"),
         token: None,
+        keys: None,
+        tls: None,
         limits: Limits::default(),
     };
     Fixture::with(config, Status::default(), services).await

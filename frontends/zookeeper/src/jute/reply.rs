@@ -85,7 +85,7 @@ fn body(
             frame.stat(stat);
         }
         (Operation::Exists | Operation::SetData | Operation::SetAcl, Response::Stat(stat)) => {
-            frame.stat(stat)
+            frame.stat(stat);
         }
         (Operation::GetAcl, Response::Acl { acl, stat }) => {
             frame.vector(acl, |frame, entry| {

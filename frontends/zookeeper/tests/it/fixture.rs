@@ -107,11 +107,17 @@ impl Fixture {
         service.start().await.expect("no fault is injected");
         let server = bind(config.clone(), Arc::new(service.gateway())).await?;
         let (statistics, listen) = (server.statistics(), server.local_address());
+        let secure = server.secure_address();
+        let secure = secure.zip(config.secure.clone());
         let following = tokio::spawn(async move { service.run().await });
         let tasks = vec![following, tokio::spawn(server.run(pending()))];
         Ok(Self {
             world,
-            config: Config { listen, ..config },
+            config: Config {
+                listen,
+                secure: secure.map(|(address, (_, tls))| (address, tls)),
+                ..config
+            },
             statistics,
             writer,
             reads,

@@ -9,4 +9,5 @@ mod fixture;
 mod fuzz;
 mod requests;
 mod round_trips;
+mod tls;
 mod wire;

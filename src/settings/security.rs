@@ -1,0 +1,216 @@
+//! TLS, the token of HTTP and the accounts of ZooKeeper, and where a server may listen with them.
+
+use std::{
+    env, fmt, fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::ValueEnum;
+use listener::TlsFiles;
+use serde::Deserialize;
+
+use super::{Listen, Options};
+
+/// The longest file of a token, in bytes.
+const TOKEN_FILE_BYTES_MAX: u64 = 4096;
+
+/// Whether clients of ZooKeeper's secure port present certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ClientCertificates {
+    /// They are not asked for one.
+    None,
+    /// One without a certificate is served too.
+    Optional,
+    /// One without a certificate is refused.
+    Required,
+}
+
+/// A text that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(pub(crate) String);
+
+/// The settings that make a server safe on a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Security {
+    /// The certificate of every port with TLS. The client authority is for ZooKeeper's alone.
+    pub(crate) tls: Option<TlsFiles>,
+    /// The authorities of the other servers' certificates. None: those of the system.
+    pub(crate) trusted: Option<PathBuf>,
+    /// The token that HTTP requests must carry, and that this server sends to others of its store.
+    pub(crate) token: Option<Secret>,
+    /// Whether requests on loopback must carry it too.
+    pub(crate) is_token_everywhere: bool,
+    /// The port for ZooKeeper clients with TLS.
+    pub(crate) zookeeper_secure: Listen,
+    pub(crate) zookeeper_requires_authentication: bool,
+    pub(crate) zookeeper_super_digest: Option<Secret>,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Security {
+    /// The token that requests to an HTTP listener at this address must carry.
+    pub(crate) fn token_at(&self, address: SocketAddr) -> Option<String> {
+        let is_asked_for = self.is_token_everywhere || !address.ip().is_loopback();
+        let token = self.token.as_ref().filter(|_| is_asked_for);
+        token.map(|Secret(token)| token.clone())
+    }
+
+    /// Refuses ports that others reach without TLS or without authentication.
+    pub(super) fn check(
+        &self,
+        zookeeper: Listen,
+        http: Listen,
+        s3: Listen,
+        routes: Listen,
+    ) -> anyhow::Result<()> {
+        let has_tls = self.tls.is_some();
+        let tls = "give --tls-cert and --tls-key";
+        let identifies = self.zookeeper_requires_authentication
+            || self.tls.as_ref().is_some_and(|tls| {
+                let required = listener::ClientCertificates::Required;
+                tls.client_ca
+                    .as_ref()
+                    .is_some_and(|(_, clients)| *clients == required)
+            });
+        let identified =
+            "give --zookeeper-require-auth, or --tls-client-ca and required certificates";
+        // ZooKeeper's plain port never has TLS.
+        let rules = [
+            (
+                "--zookeeper",
+                zookeeper,
+                false,
+                "use --zookeeper-secure-listen for other machines",
+            ),
+            (
+                "--zookeeper-secure-listen",
+                self.zookeeper_secure,
+                identifies,
+                identified,
+            ),
+            ("--http", http, has_tls, tls),
+            (
+                "--http",
+                http,
+                self.token.is_some(),
+                "give --http-token-file or LANDFAST_TOKEN",
+            ),
+            // Requests to S3 are always signed, and functions authenticate their own callers.
+            ("--s3", s3, has_tls, tls),
+            ("--routes", routes, has_tls, tls),
+        ];
+        for (flag, listen, is_safe, advice) in rules {
+            if let Listen::At(address) = listen
+                && !address.ip().is_loopback()
+                && !is_safe
+            {
+                bail!(
+                    "{flag} {address}: beyond this machine TLS and authentication are required: {advice}; or use a loopback \
+                     address, or --insecure, upon which anyone on the network may read and change what this port serves"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    pub(super) fn security(&self) -> anyhow::Result<Security> {
+        let tls = self.tls_files()?;
+        let zookeeper_secure = self.zookeeper_secure_listen.unwrap_or(Listen::Off);
+        ensure!(
+            zookeeper_secure == Listen::Off || tls.is_some(),
+            "--zookeeper-secure-listen {zookeeper_secure}: it needs a certificate: give --tls-cert and --tls-key"
+        );
+        ensure!(
+            zookeeper_secure == Listen::Off || self.zookeeper != Some(Listen::Off),
+            "--zookeeper-secure-listen {zookeeper_secure}: it is a second port beside --zookeeper, which is off; give that \
+             a loopback address"
+        );
+        let super_digest = self.zookeeper_super_digest.clone();
+        ensure!(
+            super_digest.as_deref().is_none_or(is_super_digest),
+            "--zookeeper-super-digest: give super: and the Base64 of the SHA-1 of super:PASSWORD, 28 characters"
+        );
+        let in_file = self.http_token_file.as_deref().map(token_in).transpose()?;
+        let is_token_everywhere = in_file.is_some();
+        let token = in_file.or_else(|| env::var("LANDFAST_TOKEN").ok().map(Secret));
+        Ok(Security {
+            tls,
+            trusted: self.tls_ca.clone(),
+            token,
+            is_token_everywhere,
+            zookeeper_secure,
+            zookeeper_requires_authentication: self.zookeeper_require_auth == Some(true),
+            zookeeper_super_digest: super_digest.map(Secret),
+        })
+    }
+
+    fn tls_files(&self) -> anyhow::Result<Option<TlsFiles>> {
+        let (certificate, key) = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => (certificate.clone(), key.clone()),
+            (None, None) => {
+                ensure!(
+                    self.tls_client_ca.is_none(),
+                    "--tls-client-ca: it needs a certificate: give --tls-cert and --tls-key"
+                );
+                return Ok(None);
+            }
+            (Some(_), None) => bail!("--tls-cert: give its key too, by --tls-key"),
+            (None, Some(_)) => bail!("--tls-key: give its certificate too, by --tls-cert"),
+        };
+        let required = ClientCertificates::Required;
+        let clients = match (&self.tls_client_ca, self.tls_client_certificates) {
+            (_, Some(ClientCertificates::None)) | (None, None) => None,
+            (None, Some(_)) => bail!(
+                "--tls-client-certificates: give the authority that signs them, by --tls-client-ca"
+            ),
+            (Some(path), clients) => Some((
+                path.clone(),
+                match clients.unwrap_or(required) {
+                    ClientCertificates::Optional => listener::ClientCertificates::Optional,
+                    _ => listener::ClientCertificates::Required,
+                },
+            )),
+        };
+        Ok(Some(TlsFiles {
+            certificate,
+            key,
+            client_ca: clients,
+        }))
+    }
+}
+
+/// The token in a file: one line of visible characters.
+fn token_in(path: &Path) -> anyhow::Result<Secret> {
+    let named = || format!("--http-token-file {}", path.display());
+    let bytes = fs::metadata(path).with_context(named)?.len();
+    ensure!(
+        bytes <= TOKEN_FILE_BYTES_MAX,
+        "{}: longer than {TOKEN_FILE_BYTES_MAX} bytes",
+        named()
+    );
+    let text = fs::read_to_string(path).with_context(named)?;
+    let token = text.trim();
+    ensure!(
+        !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()),
+        "{}: give one line of visible ASCII characters without spaces",
+        named()
+    );
+    Ok(Secret(token.to_owned()))
+}
+
+/// Whether it is an account's name and digest, as ZooKeeper generates them.
+fn is_super_digest(text: &str) -> bool {
+    let digest = text.strip_prefix("super:").unwrap_or_default();
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/".contains(&byte);
+    digest.len() == 28 && digest.ends_with('=') && digest.bytes().take(27).all(is_base64)
+}
