@@ -143,7 +143,7 @@ final class Caches {
     try (CuratorCache cache = CuratorCache.build(clients.get(0), path)) {
       cache.start();
       Check.eventually(() -> holds(cache, path + "/a", "one"), "filled");
-      clients.get(0).getZookeeperClient().getZooKeeper().getTestable().injectSessionExpiration();
+      Check.expire(clients.get(0));
       actor.setData().forPath(path + "/a", Check.bytes("two"));
       actor.create().forPath(path + "/b", Check.bytes("new"));
       Check.eventually(() -> holds(cache, path + "/a", "two") && holds(cache, path + "/b", "new"), "caught up");

@@ -6,6 +6,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
+import org.apache.zookeeper.ZooKeeper;
 
 /** What every recipe's test needs: assertions, waiting, and several clients at once. */
 final class Check {
@@ -60,6 +61,16 @@ final class Check {
     } finally {
       threads.shutdownNow();
     }
+  }
+
+  /** Ends the client's session at the server, as if it had expired: by closing it from another connection. */
+  static void expire(CuratorFramework client) throws Exception {
+    ZooKeeper its = client.getZookeeperClient().getZooKeeper();
+    CountDownLatch connected = new CountDownLatch(1);
+    ZooKeeper second = new ZooKeeper(client.getZookeeperClient().getCurrentConnectionString(), SECONDS * 1000,
+        event -> connected.countDown(), its.getSessionId(), its.getSessionPasswd());
+    must(connected.await(SECONDS, TimeUnit.SECONDS), "the session on another connection");
+    second.close();
   }
 
   static byte[] bytes(String text) {

@@ -50,7 +50,7 @@ final class Nodes {
     Check.must(node.waitForInitialCreate(Check.SECONDS, TimeUnit.SECONDS), "created");
     long session = owner.getZookeeperClient().getZooKeeper().getSessionId();
     Check.same(session, clients.get(1).checkExists().forPath(path).getEphemeralOwner(), "its session");
-    owner.getZookeeperClient().getZooKeeper().getTestable().injectSessionExpiration();
+    Check.expire(owner);
     Check.eventually(() -> {
       var stat = clients.get(1).checkExists().forPath(path);
       return stat != null && stat.getEphemeralOwner() != session;
@@ -111,7 +111,7 @@ final class Nodes {
         Check.same(2, second.queryForInstance("shop", "two").getPort(), "its port");
         first.unregisterService(two);
         Check.eventually(() -> cache.getInstances().size() == 1, "the one that is left");
-        clients.get(0).getZookeeperClient().getZooKeeper().getTestable().injectSessionExpiration();
+        Check.expire(clients.get(0));
         Check.eventually(() -> second.queryForInstances("shop").size() == 1, "registered again by the next session");
       }
     }

@@ -33,13 +33,15 @@ public final class Recipes {
     Caches.list(recipes);
     Nodes.list(recipes);
     Operations.list(recipes);
+    // No run finds the nodes of another.
+    String base = "/curator/" + System.currentTimeMillis() + "-";
     int passed = 0;
     int failed = 0;
     for (Map.Entry<String, Recipe> recipe : recipes.entrySet()) {
       if (arguments.length > 1 && !recipe.getKey().contains(arguments[1])) {
         continue;
       }
-      if (passes(arguments[0], recipe.getKey(), recipe.getValue(), "/curator/" + (passed + failed))) {
+      if (passes(arguments[0], recipe.getKey(), recipe.getValue(), base + (passed + failed))) {
         passed++;
       } else {
         failed++;
