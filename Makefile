@@ -33,7 +33,7 @@ test-copy: ## Copies ZNODES (default 100000) znodes between a real ZooKeeper and
 test-files: ## Runs pjdfstest and fsx on a mount of a volume (root)
 	@scripts/test-files
 
-test-zookeeper-programs: ## Runs programs that need a ZooKeeper (PROGRAMS, default all: clients kazoo kafka clickhouse)
+test-zookeeper-programs: ## Runs programs that need a ZooKeeper (PROGRAMS, default all: clients kazoo kafka clickhouse solr)
 	@scripts/test-zookeeper-programs $(PROGRAMS)
 
 bench-zookeeper: ## Measures Landfast beside Apache ZooKeeper (ARGUMENTS="--help" for more)
