@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run install test test-differential fuzz simulate test-oracle test-copy test-curator test-files bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation bench-files
+.PHONY: help run install test test-differential fuzz simulate test-oracle test-copy test-zookeeper-programs test-files bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows bench-erasure bench-memory bench-validation bench-files
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -33,8 +33,8 @@ test-copy: ## Copies ZNODES (default 100000) znodes between a real ZooKeeper and
 test-files: ## Runs pjdfstest and fsx on a mount of a volume (root)
 	@scripts/test-files
 
-test-curator: ## Runs Apache Curator's recipes against Landfast
-	@scripts/test-curator
+test-zookeeper-programs: ## Runs programs that need a ZooKeeper (PROGRAMS, default all: clients kazoo kafka clickhouse solr)
+	@scripts/test-zookeeper-programs $(PROGRAMS)
 
 bench-zookeeper: ## Measures Landfast beside Apache ZooKeeper (ARGUMENTS="--help" for more)
 	@scripts/bench-zookeeper $(ARGUMENTS)

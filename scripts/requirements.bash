@@ -35,6 +35,7 @@ packages_for() {
       npm) command -v npm >/dev/null || echo npm ;;
       glusterfs) command -v glusterfs >/dev/null || echo glusterfs-client ;;
       glusterfsd) command -v glusterfsd >/dev/null || echo glusterfs-server ;;
+      clickhouse-server) command -v clickhouse-server >/dev/null || echo clickhouse-server clickhouse-client ;;
       redis-server) command -v redis-server >/dev/null || echo redis-server ;;
       *) fail "no package is known for the program '$program'" ;;
     esac
