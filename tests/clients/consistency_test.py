@@ -1,0 +1,102 @@
+"""The paper's appendices A and B over TCP, while the server is killed and started again (`history.py`)."""
+
+import copy
+import dataclasses
+import threading
+
+import pytest
+
+import history
+import history_client
+import server as servers
+import waiting
+import wire
+
+CLIENTS = 5
+
+
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory):
+    """What five clients saw of a server that was killed twice meanwhile."""
+    running = servers.new(tmp_path_factory.mktemp("history"))
+    if not running.can_restart:
+        pytest.skip("a server that somebody else runs cannot be restarted")
+    running.start()
+    with wire.Session(running.port) as first:
+        first.created("/history", b"")
+    stop = threading.Event()
+    clients = [history_client.Client(running, seed, stop) for seed in range(CLIENTS)]
+    threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
+    for thread in threads:
+        thread.start()
+    for count in (1_500, 3_000):
+        waiting.until(lambda: sum(len(client.history) for client in clients) > count, "the clients to work")
+        running.kill()
+        running.start()
+    waiting.until(lambda: sum(len(client.history) for client in clients) > 6_000, "the clients to work")
+    stop.set()
+    for thread in threads:
+        thread.join(waiting.GUARD_SECONDS)
+    yield [client.history for client in clients]
+    running.shut_down()
+
+
+def _replies(seen, name):
+    return [moment for moment in seen if moment.kind == "replied" and moment.operation[0] == name]
+
+
+def clients_see_one_order_while_the_server_is_killed(histories):
+    assert history.violations_of(histories) == []
+    done = sum(len(_replies(seen, history.SET)) for seen in histories)
+    multis = [m for seen in histories for m in _replies(seen, "multi") if isinstance(m.result, list)]
+    events = [m for seen in histories for m in seen if m.kind == "event"]
+    lost = sum(m.kind == "lost" for seen in histories for m in seen)
+    assert done > 100 and multis and events and lost > CLIENTS, (done, len(multis), len(events), lost)
+
+
+def _without_events(histories):
+    for seen in histories:
+        seen[:] = [moment for moment in seen if moment.kind != "event"]
+
+
+def _with_an_old_read(histories):
+    reads = [m for seen in histories for m in _replies(seen, "get") if m.result is not None and m.result[0].version > 2]
+    paths = {}
+    for read in reads:
+        first = paths.setdefault((read.operation[1], read.result[0].czxid), read)
+        if first.result[0].version < read.result[0].version:
+            read.result = first.result
+            return
+    pytest.fail("no znode was read twice")
+
+
+def _with_one_zxid_for_two_updates(histories):
+    one, other = _replies(histories[0], history.SET)[-1], _replies(histories[1], history.SET)[-1]
+    other.zxid = one.zxid
+
+
+def _with_half_a_multi(histories):
+    """A read after a multi shows one of its znodes as it was before."""
+    reads = [m for seen in histories for m in _replies(seen, "get") if m.result is not None]
+    for multi in (m for seen in histories for m in _replies(seen, "multi") if isinstance(m.result, list)):
+        for read in reads:
+            if read.result[0].mzxid == multi.zxid:
+                read.result = (dataclasses.replace(read.result[0], mzxid=multi.zxid - 1), read.result[1])
+                return
+    pytest.fail("no multi was read")
+
+
+def _with_replies_out_of_order(histories):
+    replied = [m for m in histories[0] if m.kind == "replied" and m.zxid > 0]
+    replied[-2].zxid, replied[-1].zxid = replied[-1].zxid + 1, replied[-2].zxid
+
+
+@pytest.mark.parametrize(
+    "falsify",
+    [_without_events, _with_an_old_read, _with_one_zxid_for_two_updates, _with_half_a_multi, _with_replies_out_of_order],
+)
+def a_false_history_is_recognised(histories, falsify):
+    history.violations_of(histories)  # joins replies with their requests
+    false = copy.deepcopy(histories)
+    falsify(false)
+    assert history.violations_of(false) != []

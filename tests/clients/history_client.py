@@ -1,0 +1,146 @@
+"""Clients over TCP that ask for whatever a seed says, and record what they see as a `history`."""
+
+import itertools
+import random
+
+import wire
+from history import CREATE, DELETE, SET, SET_ACL, Moment
+from wire import (
+    ALL_PERMISSIONS,
+    EVENT_XID,
+    MULTI,
+    OK,
+    Event,
+    Session,
+    acl,
+    boolean,
+    buffer,
+    create_body,
+    integer,
+    string,
+)
+
+PATHS = ["/history/a", "/history/b", "/history/a/c", "/history/a/d"]
+ADD_WATCH = 106
+
+
+class Client:
+    """Asks for whatever its generator says, window by window, and records what it sees."""
+
+    def __init__(self, server, seed, stop):
+        self.server, self.stop = server, stop
+        self.rng = random.Random(seed)
+        self.seed = seed
+        self.history = []
+        self.last_zxid = 0
+        self.resume = {}
+        self.numbers = itertools.count()
+
+    def run(self):
+        while not self.stop.is_set():
+            try:
+                self.session = Session(self.server.port, timeout_ms=30_000, last_zxid=self.last_zxid, **self.resume)
+            except OSError:
+                self.stop.wait(0.02)
+                continue
+            if self.session.id == 0:
+                self.resume = {}
+                continue
+            self.resume = {"session": self.session.id, "password": self.session.password}
+            self.history.append(Moment("connected", session=self.session.id))
+            try:
+                while not self.stop.is_set():
+                    self.window()
+                self.session.close()
+            except (OSError, AssertionError, ConnectionError):
+                pass
+            self.history.append(Moment("lost"))
+            self.session.drop()
+
+    def window(self):
+        asked = []
+        for _ in range(self.rng.randint(1, 6)):
+            operation = self.operation()
+            xid = self.session.send(*encoded(operation))
+            self.history.append(Moment("asked", xid=xid, operation=operation))
+            asked.append((xid, operation))
+        for xid, operation in asked:
+            while True:
+                reply = self.session.receive()
+                if reply is None:
+                    raise ConnectionError
+                self.last_zxid = max(self.last_zxid, reply.zxid)
+                if reply.xid == EVENT_XID:
+                    event = Event.of(reply)
+                    self.history.append(Moment("event", zxid=event.zxid, operation=(event.kind, event.path)))
+                    continue
+                assert reply.xid == xid
+                result = decoded(operation, reply)
+                self.history.append(Moment("replied", xid=xid, zxid=reply.zxid, result=result))
+                break
+
+    def operation(self):
+        rng, path = self.rng, self.rng.choice(PATHS)
+        value = f"{self.seed}.{next(self.numbers)}".encode()
+        match rng.randrange(12):
+            case 0 | 1:
+                return (CREATE, path, value)
+            case 2 | 3 | 4:
+                return (SET, path, value)
+            case 5:
+                return (DELETE, path)
+            case 6:
+                return (SET_ACL, path, rng.choice([ALL_PERMISSIONS, ALL_PERMISSIONS - 4]))
+            case 7:
+                both = rng.sample(PATHS, 2)
+                return ("multi", [(SET, one, value) for one in both])
+            case 8:
+                return ("add watch", path)
+            case 9:
+                return ("exists", path, rng.random() < 0.5)
+            case _:
+                return ("get", path, rng.random() < 0.5)
+
+
+def part_header(opcode):
+    return integer(opcode) + boolean(opcode == -1) + integer(-1)
+
+
+def encoded(operation):
+    name = operation[0]
+    if name == "multi":
+        parts = (part_header(encoded(part)[0]) + encoded(part)[1] for part in operation[1])
+        return MULTI, b"".join(parts) + part_header(-1)
+    path = operation[1]
+    if name == CREATE:
+        return wire.CREATE, create_body(path, operation[2])
+    if name == SET:
+        return wire.SET_DATA, string(path) + buffer(operation[2]) + integer(-1)
+    if name == DELETE:
+        return wire.DELETE, string(path) + integer(-1)
+    if name == SET_ACL:
+        return wire.SET_ACL, string(path) + acl([(operation[2], "world", "anyone")]) + integer(-1)
+    if name == "add watch":
+        return ADD_WATCH, string(path) + integer(0)
+    opcode = wire.GET_DATA if name == "get" else wire.EXISTS
+    return opcode, string(path) + boolean(operation[2])
+
+
+def decoded(operation, reply):
+    """An error's number; of a read None for no such znode, else its Stat and data; of a set likewise."""
+    name, body = operation[0], reply.body
+    if reply.error == wire.NO_NODE and name in ("get", "exists"):
+        return None
+    if reply.error != OK:
+        return reply.error
+    if name == "multi":
+        opcode, _done, error = body.integer(), body.take("!?"), body.integer()
+        return [OK] if opcode != -1 else error
+    if name == "get":
+        data = body.buffer()
+        return body.stat(), data
+    if name == "exists":
+        return body.stat(), None
+    if name == SET:
+        return body.stat(), operation[2]
+    return OK if name == "add watch" else (None,)
