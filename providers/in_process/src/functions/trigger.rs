@@ -5,6 +5,9 @@
 //! little longer than the function may run. Where another process must take over soon after this
 //! one dies, they are hidden for a short time, which is extended repeatedly.
 //!
+//! A batch of messages is not interrupted between two calls that need no wait. Its messages count
+//! against the task's budget afterwards, so that other tasks run between batches.
+//!
 //! A message is received only after its function has capacity for it (N7). The task waits for the
 //! queue, then for capacity, then receives.
 
@@ -26,7 +29,10 @@ use ports::{
     functions::{Definition, Event, Failure, Permit, QueueTrigger},
     queue::{Delivery, Handle},
 };
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    task::coop::{consume_budget, unconstrained},
+};
 
 use super::{Inner, event::Envelope, invocation::Invocation};
 
@@ -268,6 +274,9 @@ impl<'task> Task<'task> {
             deliveries,
         };
         let invocation = Invocation::within(permit, definition, event);
+        // A batch is short. If it used up the task's budget, it would wait for its next turn with
+        // its locks held, and the other groups' batches would wait for these locks.
+        let invocation = unconstrained(invocation);
         let (completed, failure) = match self.run_hidden(handle, invocation).await {
             Ok(_) => (handles.len(), None),
             Err(failure) => (failure.completed.min(handles.len()), Some(failure)),
@@ -295,6 +304,9 @@ impl<'task> Task<'task> {
             }
             (Some(failure), Some(handle)) => self.release(handle, &failure).await,
             (None, _) | (_, None) => {}
+        }
+        for _ in &handles {
+            consume_budget().await;
         }
     }
 
@@ -380,7 +392,11 @@ impl<'task> Task<'task> {
     }
 
     /// Runs the invocation to its end, with the batch of `handle` hidden from others.
-    async fn run_hidden(self, handle: &Handle, invocation: Invocation) -> Result<Bytes, Failure> {
+    async fn run_hidden(
+        self,
+        handle: &Handle,
+        invocation: impl Future<Output = Result<Bytes, Failure>>,
+    ) -> Result<Bytes, Failure> {
         let Visibility::Extended(hidden) = self.registry.visibility else {
             return invocation.await;
         };

@@ -10,6 +10,7 @@ mod disarming;
 mod failing;
 mod hiding;
 mod server;
+mod whole_batches;
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
