@@ -15,6 +15,10 @@ import wire
 CLIENTS = 5
 
 
+def _until_moments(clients, count):
+    waiting.until(lambda: sum(len(client.history) for client in clients) > count, "the clients to work")
+
+
 @pytest.fixture(scope="module")
 def histories(tmp_path_factory):
     """What five clients saw of a server that was killed twice meanwhile."""
@@ -30,10 +34,10 @@ def histories(tmp_path_factory):
     for thread in threads:
         thread.start()
     for count in (1_500, 3_000):
-        waiting.until(lambda: sum(len(client.history) for client in clients) > count, "the clients to work")
+        _until_moments(clients, count)
         running.kill()
         running.start()
-    waiting.until(lambda: sum(len(client.history) for client in clients) > 6_000, "the clients to work")
+    _until_moments(clients, 6_000)
     stop.set()
     for thread in threads:
         thread.join(waiting.GUARD_SECONDS)
