@@ -18,12 +18,6 @@ TESTDATA = pathlib.Path(__file__).parent / "testdata"
 # The permitted differences of this server, by name; each is a function that makes both sides equal
 # there.
 ALLOWED = {
-    "ZooKeeper itself has set the ACL of /zookeeper/config once; here no ACL is ever set": lambda lines: [
-        line.replace("aversion=-1", "aversion=0") for line in lines
-    ],
-    "an ACL that does not let everybody do everything is refused here, since it could not be kept": (
-        transcript.with_narrow_grants_refused
-    ),
     "in which order the ephemerals of a session go that is closed, ZooKeeper does not say": lambda lines: (
         transcript.with_events_sorted(lines, transcript.zxids_of_closes(lines))
     ),

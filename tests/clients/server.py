@@ -32,11 +32,15 @@ def new(directory):
     return Landfast(directory)
 
 
+# The account `super:secret`, which every ACL permits.
+SUPER_DIGEST = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
+
+
 class Server:
     """A server process with a data directory of its own; it keeps its ports over restarts."""
 
     can_restart = True
-    variables = {}
+    variables = {"LANDFAST_ZOOKEEPER_SUPER_DIGEST": SUPER_DIGEST}
     """Its environment, beside that of the tests."""
 
     def __init__(self, directory):
@@ -184,7 +188,8 @@ class ZooKeeper(Server):
         )
         peer = REPOSITORY / "target/peers/zookeeper"
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self.run(["java", "-Xmx256m", "-cp", f"{peer}/conf:{peer}/lib/*", main, str(config)])
+        account = f"-Dzookeeper.DigestAuthenticationProvider.superDigest={SUPER_DIGEST}"
+        self.run(["java", "-Xmx256m", account, "-cp", f"{peer}/conf:{peer}/lib/*", main, str(config)])
         waiting.until(self.serves, "ZooKeeper to serve")
         return self
 

@@ -22,6 +22,7 @@ ERROR_NAMES = {
     -110: "node exists",
     -111: "not empty",
     -114: "invalid acl",
+    -115: "auth failed",
 }
 EVENT_NAMES = {1: "created", 2: "deleted", 3: "data changed", 4: "children changed"}
 
@@ -35,6 +36,10 @@ OPERATIONS = {
     "children": (wire.GET_CHILDREN, ("names",)),
     "children2": (wire.GET_CHILDREN2, ("names", "stat")),
     "sync": (wire.SYNC, ("path",)),
+    "getacl": (wire.GET_ACL, ("acl", "stat")),
+    "setacl": (wire.SET_ACL, ("stat",)),
+    "ephemerals": (wire.GET_EPHEMERALS, ("names",)),
+    "whoami": (wire.WHO_AM_I, ("identities",)),
 }
 FLAGS = {"": 0, "ephemeral": 1, "sequential": 2, "ephemeral-sequential": 3}
 
@@ -73,6 +78,10 @@ class Transcript:
             self.lines.append("    closed" if session.receive() is None else "    open")
         elif operation == "watches":
             self.answer(session, session.send(wire.SET_WATCHES, self.watches(words), wire.SET_WATCHES_XID), ())
+        elif operation == "auth":
+            self.answer(session, session.send(wire.AUTH, auth(*words), wire.AUTH_XID), ())
+            if self.lines[-1].startswith("    auth-failed"):
+                self.lines.append("    closed" if session.receive() is None else "    open")
         elif operation == "raw":
             self.answer(session, session.send(int(words[0]), bytes.fromhex("".join(words[1:]))), ())
         else:
@@ -138,6 +147,16 @@ class Transcript:
     def names(fields):
         return ",".join(sorted(fields.strings())) or "-"
 
+    @staticmethod
+    def acl(fields):
+        entries = [f"{fields.integer()}:{fields.string()}:{fields.string()}" for _ in range(fields.integer())]
+        return ",".join(entries)
+
+    @staticmethod
+    def identities(fields):
+        """Sorted: ZooKeeper lists them by their hash."""
+        return ",".join(sorted(f"{fields.string()}:{fields.string()}" for _ in range(fields.integer())))
+
     def stat(self, fields):
         stat = fields.stat()
         zxids = [f"{field}={self.zxid(getattr(stat, field))}" for field in ("czxid", "mzxid", "pzxid")]
@@ -150,6 +169,8 @@ class Transcript:
 
 def body(operation, words):
     """The body of the request that the words describe."""
+    if operation == "whoami":
+        return b""
     path = wire.string(None if words[0] == "-" else words[0])
     rest = words[1:]
     if operation in ("create", "create2"):
@@ -163,25 +184,23 @@ def body(operation, words):
     if operation == "set":
         data = None if rest[0] == "-" else rest[0].encode()
         return path + wire.buffer(data) + struct.pack("!i", int(rest[1]) if len(rest) > 1 else -1)
-    if operation == "sync":
+    if operation == "setacl":
+        return path + wire.acl([acl_entry(word) for word in rest[1:]]) + wire.integer(int(rest[0]))
+    if operation in ("sync", "getacl", "ephemerals"):
         return path
     return path + wire.boolean(rest == ["watch"])
 
 
+def auth(scheme, *proof):
+    """The body of an authentication. A scheme or proof `-` is null."""
+    scheme, proof = (None if word == "-" else word for word in (scheme, " ".join(proof)))
+    return wire.integer(0) + wire.string(scheme) + wire.buffer(None if proof is None else proof.encode())
+
+
 def acl_entry(word):
     """`31:world:anyone`."""
-    permissions, scheme, name = word.split(":")
+    permissions, scheme, name = word.split(":", 2)
     return int(permissions), scheme, name
-
-
-def with_narrow_grants_refused(lines):
-    """The lines with every create refused whose ACL is valid and has an entry with less than all permissions."""
-    granted = lambda turn: [word for word in turn.split(" ") if word.endswith(":world:anyone")]
-    is_narrow = lambda word: int(word.split(":")[0]) & wire.ALL_PERMISSIONS != wire.ALL_PERMISSIONS
-    refused = lambda answer: f"    invalid-acl {answer.split()[1]}"
-    return lines[:1] + [
-        refused(answer) if any(map(is_narrow, granted(turn))) else answer for turn, answer in itertools.pairwise(lines)
-    ]
 
 
 def zxids_of_closes(lines):

@@ -26,6 +26,7 @@ use tokio::{
 };
 
 use crate::{
+    authentication::Authentication,
     conversation::{Conversation, Violation},
     four_letter_words,
     framing::{Frames, Stranger},
@@ -180,7 +181,9 @@ async fn converse<S: Transport>(
         Opening::Client(request) => request,
         Opening::Stranger(stranger) => return greet(shared, stranger, &mut writer).await,
     };
-    let client = open_session(shared, &request, &mut writer).await?;
+    let mut client = open_session(shared, &request, &mut writer).await?;
+    let conversation = conversation(shared, peer);
+    client.add_identities(conversation.authentication().of_peer());
     let mut outgoing = BytesMut::new();
     ConnectResponse {
         timeout_ms: i32::try_from(client.timeout().as_millis()).unwrap_or(i32::MAX),
@@ -196,7 +199,7 @@ async fn converse<S: Transport>(
         reader,
         writer,
         frames,
-        conversation: Conversation::default(),
+        conversation,
         violation: None,
         client,
         outputs: Vec::new(),
@@ -211,6 +214,17 @@ async fn converse<S: Transport>(
         Some(violation) => Err(violation.into()),
         None => end.map(|()| End::Over),
     }
+}
+
+fn conversation(shared: &Shared, peer: &Peer) -> Conversation {
+    let super_digest = shared.config.super_digest.clone();
+    let is_required = shared.config.requires_authentication;
+    Conversation::new(Authentication::new(
+        peer.address.ip(),
+        peer.x509.clone(),
+        super_digest,
+        is_required,
+    ))
 }
 
 /// The first bytes of a connection.

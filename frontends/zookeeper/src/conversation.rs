@@ -4,7 +4,8 @@
 //! reply its xid and form. The xid is the service's tag and must come back unchanged. If it does
 //! not, the service has lost the order and no later reply can be trusted.
 //!
-//! A conversation ends with the reply to a close or to an unknown operation. If the stream contains
+//! A conversation ends with the reply to a close, to an unknown operation or to a peer that fails to
+//! prove who it is. If the stream contains
 //! bytes that are no request, it ends with the reply to the last request before them. Later bytes
 //! of the client are not read.
 
@@ -14,6 +15,7 @@ use bytes::BytesMut;
 use coordination::model::{Output, Request};
 
 use crate::{
+    authentication::Authentication,
     framing::{Frames, LengthOutOfRange},
     jute::{
         Malformed, Operation, reply,
@@ -35,8 +37,9 @@ pub enum Violation {
     Unfinished,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Conversation {
+    authentication: Authentication,
     awaited: VecDeque<Awaited>,
     phase: Phase,
     fault: Option<Fault>,
@@ -59,6 +62,21 @@ enum Phase {
 }
 
 impl Conversation {
+    /// A conversation with a peer of which the network knows this much.
+    pub fn new(authentication: Authentication) -> Self {
+        Self {
+            authentication,
+            awaited: VecDeque::new(),
+            phase: Phase::default(),
+            fault: None,
+            tally: Tally::default(),
+        }
+    }
+
+    pub(crate) fn authentication(&self) -> &Authentication {
+        &self.authentication
+    }
+
     /// The next request, with the tag to submit it with. A violation is returned once, and nothing
     /// after it is read.
     pub fn next_request(
@@ -81,14 +99,13 @@ impl Conversation {
         let Some(frame) = frames.next_frame()? else {
             return Ok(None);
         };
-        let decoded = request::decode(frame)?;
+        let decoded = request::decode(frame, &mut self.authentication)?;
         let (xid, operation) = (decoded.xid, decoded.operation);
-        let is_last = match operation {
-            Operation::CloseSession | Operation::Unknown => true,
-            Operation::Authenticate => matches!(decoded.request, Request::Refuse(_)),
-            _ => false,
-        };
-        if is_last {
+        let is_unknown_peer = matches!(
+            decoded.fault,
+            Some(Fault::Authentication | Fault::Unauthenticated)
+        );
+        if is_unknown_peer || matches!(operation, Operation::CloseSession | Operation::Unknown) {
             self.phase = Phase::Ending;
         }
         self.fault = decoded.fault;
@@ -133,6 +150,9 @@ impl Conversation {
                     "the service answers in the order of the requests"
                 );
                 let zxid = match operation {
+                    _ if *result == Err(coordination::Error::AuthenticationRequired) => {
+                        coordination::model::Zxid(0)
+                    }
                     Operation::Unknown => reply::NO_ZXID,
                     Operation::Authenticate => coordination::model::Zxid(0),
                     _ => *zxid,

@@ -11,6 +11,7 @@
 //!
 //! - [`jute`] is the codec: bytes to values and back, no I/O.
 //! - [`framing`] splits the byte stream into frames, and recognises peers that do not speak jute.
+//! - `authentication` knows who a peer is, also without I/O.
 //! - [`conversation`] matches replies to requests, without I/O.
 //! - `error_codes` alone knows ZooKeeper's numbers for the service's errors.
 //! - [`server`] and the connection module are the thin shell that reads, writes and waits, over TCP
@@ -30,6 +31,8 @@
 // replays.
 #![allow(clippy::disallowed_methods)]
 
+#[doc(hidden)]
+pub mod authentication;
 pub mod config;
 mod connection;
 #[doc(hidden)]

@@ -39,7 +39,7 @@ use crate::{
     error::{ConnectError, Ended},
     model::{Connection, Identity, Output, Password, Request, Response, SessionId, Zxid},
     queue_names,
-    records::{Operation, Payload, Submitted, UpdateAnswer, encode_sized},
+    records::{Identities, Operation, Payload, Submitted, UpdateAnswer, encode_sized},
     storage::temporary,
     tail::{
         Tail,
@@ -95,7 +95,7 @@ pub struct Client {
     is_closing: bool,
     lease: Lease,
     /// What its connection has proved about its peer, and the peer's address.
-    identities: Vec<Identity>,
+    identities: Identities,
     /// The results of the parts of the multi read at the head of `pending` that have run.
     gathered: Gathered,
 }
@@ -149,7 +149,7 @@ impl Client {
             last_zxid: Zxid(0),
             end: None,
             is_closing: false,
-            identities: Vec::new(),
+            identities: Identities::NONE,
             gathered: Gathered::default(),
         }
     }
@@ -164,16 +164,17 @@ impl Client {
         self.attached.password
     }
 
-    /// Adds an identity to those of the connection.
-    pub fn add_identity(&mut self, identity: Identity) {
-        if !self.identities.contains(&identity) {
-            self.identities.push(identity);
+    /// Adds identities to those of the connection. The front end bounds their number and size,
+    /// because they travel with every update.
+    pub fn add_identities(&mut self, added: &[Identity]) {
+        let mut all = self.identities.decode();
+        for identity in added {
+            if !all.contains(identity) {
+                all.push(identity.clone());
+            }
         }
-    }
-
-    /// The identities of the connection.
-    pub fn identities(&self) -> &[Identity] {
-        &self.identities
+        self.identities = Identities::of(&all);
+        self.tail.identify(self.attached.connection, all);
     }
 
     /// The granted timeout.
@@ -200,14 +201,6 @@ impl Client {
         let bytes = request.bytes_len();
         let operation = match operation(request) {
             Ok(operation) => operation,
-            Err(Request::Authenticate(identity)) => {
-                // From now on, as in ZooKeeper, even if earlier requests are still waiting.
-                self.add_identity(identity.clone());
-                let request = Request::Authenticate(identity);
-                self.pending
-                    .push_back(bytes, Pending::Read { tag, request });
-                return;
-            }
             Err(mut read) => {
                 read::reverse(&mut read);
                 self.pending
@@ -484,6 +477,10 @@ impl Client {
         };
         let is_forgetful = self.tail.env.breaks(Broken::ForgetsRestoredWatches);
         let whole = is_forgetful.then(|| request.clone());
+        if let Request::Authenticate(identities) = &request {
+            // In its place: the requests before it have the identities of before.
+            self.add_identities(identities);
+        }
         let mut attempts = 0;
         while attempts < read::ATTEMPTS_MAX {
             let (mut found, floor) = match self.kept.take() {

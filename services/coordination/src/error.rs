@@ -21,7 +21,7 @@ pub enum Error {
     NoChildrenForEphemerals,
     #[error("invalid path or flag")]
     BadArguments,
-    /// The ACL is empty, malformed, or of a kind this build does not enforce.
+    /// The ACL is empty, malformed or too long, or names a scheme that is not offered.
     #[error("invalid ACL")]
     InvalidAcl,
     #[error("malformed request")]
@@ -39,9 +39,12 @@ pub enum Error {
     /// The store is full. The request was not accepted.
     #[error("the store has no room left")]
     NoRoom,
-    /// Authentication is not offered. The connection ends after the reply.
+    /// The scheme is unknown or the proof is missing. The connection ends after the reply.
     #[error("authentication failed")]
     AuthenticationFailed,
+    /// The connection has proved no identity, and must. It ends after the reply.
+    #[error("authentication required")]
+    AuthenticationRequired,
     /// The znode's ACL does not allow it.
     #[error("not allowed")]
     NotAuthorized,

@@ -102,6 +102,13 @@ pub struct Acl {
     pub id: String,
 }
 
+impl Acl {
+    /// Estimated encoded length in bytes.
+    pub(crate) fn bytes_len(&self) -> usize {
+        size_of::<i32>() + self.scheme.len() + self.id.len()
+    }
+}
+
 /// An identity that a connection has proved, or its address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
@@ -204,8 +211,8 @@ pub enum Request {
     /// Makes these reads, each of which may fail alone. The parts are `GetData` and `GetChildren`
     /// without watches.
     MultiRead(Vec<Request>),
-    /// Adds an identity to those of the connection. The front end has checked its proof.
-    Authenticate(Identity),
+    /// Adds identities to those of the connection. The front end has checked their proof.
+    Authenticate(Vec<Identity>),
     /// Returns the identities of the connection.
     WhoAmI,
     /// Reads a znode's ACL and Stat.
@@ -264,7 +271,7 @@ impl Request {
                 .iter()
                 .map(|part| size_of::<Self>() + part.bytes_len())
                 .sum(),
-            Self::Authenticate(Identity { scheme, id }) => scheme.len() + id.len(),
+            Self::Authenticate(identities) => identities_len(identities),
             Self::GetEphemerals { prefix } => prefix.len(),
             Self::Delete { path, .. }
             | Self::Check { path, .. }
@@ -290,6 +297,13 @@ impl Request {
 fn acl_len(acl: &[Acl]) -> usize {
     acl.iter()
         .map(|entry| size_of::<Acl>() + entry.scheme.len() + entry.id.len())
+        .sum()
+}
+
+fn identities_len(identities: &[Identity]) -> usize {
+    identities
+        .iter()
+        .map(|one| size_of::<Identity>() + one.scheme.len() + one.id.len())
         .sum()
 }
 
@@ -360,10 +374,7 @@ impl Response {
             Self::Ephemerals(paths) => strings_len(paths),
             Self::Synced { path } => path.as_ref().map_or(0, String::len),
             Self::Acl { acl, .. } => acl_len(acl),
-            Self::Identities(identities) => identities
-                .iter()
-                .map(|identity| size_of::<Identity>() + identity.id.len())
-                .sum(),
+            Self::Identities(identities) => identities_len(identities),
             Self::Multi(results) => results
                 .iter()
                 .map(|result| {

@@ -146,8 +146,30 @@ pub struct Submitted {
     /// Its number within the attach, from one. Zero for a request that does not come from a client.
     pub request: u64,
     /// The identities of its connection when it was submitted, for ACLs.
-    pub identities: Vec<Identity>,
+    pub identities: Identities,
     pub operation: Operation,
+}
+
+/// The identities of a connection. They are decoded only for an ACL that is not the open one.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Identities(Bytes);
+
+impl Identities {
+    /// No identities.
+    pub const NONE: Self = Self(Bytes::new());
+
+    /// Encodes them.
+    pub fn of(identities: &[Identity]) -> Self {
+        Self(encode(&identities))
+    }
+
+    /// Their values. Ones that do not decode, which only damage to a store can cause, are none.
+    pub fn decode(&self) -> Vec<Identity> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        decode(&self.0, "identities").unwrap_or_default()
+    }
 }
 
 /// The operations of a writer.
@@ -196,12 +218,14 @@ impl Operation {
     /// Estimated encoded length in bytes.
     pub fn bytes_len(&self) -> usize {
         64 + match self {
-            Self::Create { path, data, .. } | Self::SetData { path, data, .. } => {
-                path.len() + data.inline_len()
+            Self::Create {
+                path, data, acl, ..
+            } => path.len() + data.inline_len() + acl.iter().map(Acl::bytes_len).sum::<usize>(),
+            Self::SetData { path, data, .. } => path.len() + data.inline_len(),
+            Self::SetAcl { path, acl, .. } => {
+                path.len() + acl.iter().map(Acl::bytes_len).sum::<usize>()
             }
-            Self::Delete { path, .. } | Self::SetAcl { path, .. } | Self::Check { path, .. } => {
-                path.len()
-            }
+            Self::Delete { path, .. } | Self::Check { path, .. } => path.len(),
             Self::Multi(parts) => parts.iter().map(Self::bytes_len).sum(),
             Self::Refuse(_) | Self::Attach | Self::Close | Self::Expire => 0,
         }

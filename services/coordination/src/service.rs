@@ -11,6 +11,7 @@ use ports::{
 };
 
 use crate::{
+    access,
     config::Config,
     distributor::Distributor,
     environment::{Environment, Parts},
@@ -159,20 +160,27 @@ impl Service {
     async fn create_built_in_znodes(&self) -> Result<()> {
         let system = &*self.env.parts.system;
         for (path, children) in BUILT_IN {
+            // As in ZooKeeper, only `super` may change the configuration.
+            let (acl, aversion) = if path == path::CONFIG {
+                (access::readable(), -1)
+            } else {
+                (Bytes::new(), 0)
+            };
             let state = NodeState {
                 version: 0,
-                aversion: 0,
+                aversion,
                 creates: 0,
                 children,
                 kind: Kind::Persistent,
-                acl: Bytes::new(),
+                acl: acl.clone(),
                 last: UpdateId {
                     session: SessionId(0),
                     sequence: 0,
                 },
             };
             let empty = Payload::Inline(Bytes::new());
-            let mut node = Node::created(Zxid(0), 0, 0, empty, Bytes::new());
+            let mut node = Node::created(Zxid(0), 0, 0, empty, acl);
+            node.stat.aversion = aversion;
             node.stat.num_children = children;
             node.stat.cversion = state.cversion();
             node::put_if_absent(system, path, state).await?;

@@ -51,10 +51,11 @@ use self::{
     registry::{Registered, Registry},
 };
 use crate::{
+    access::{self, Rules},
     backlog::Backlog,
     broken::Broken,
     environment::Environment,
-    model::{Connection, EventKind, Zxid},
+    model::{Connection, EventKind, Identity, Zxid},
     queue_names::LOG_PARTITION,
     records::{Change, LogEntry, Slot, UpdateAnswer, Wake, decode},
     storage::user_store::UserStore,
@@ -96,6 +97,8 @@ pub(crate) struct DeliveredChange {
     pub(crate) zxid: Zxid,
     pub(crate) kind: EventKind,
     pub(crate) path: String,
+    /// As in [`Change::acl`].
+    pub(crate) acl: Bytes,
 }
 
 /// The znode that a request read, and the watch that it asks for there.
@@ -234,6 +237,7 @@ impl Tail {
                     Registered {
                         attach,
                         event_queue,
+                        identities: Vec::new(),
                     },
                 );
                 earlier.map(|earlier| earlier.event_queue)
@@ -244,6 +248,16 @@ impl Tail {
             replaced.wake();
         }
         position
+    }
+
+    /// Replaces the identities of a client. From now on they decide which events it receives.
+    pub(crate) fn identify(&self, client: Connection, identities: Vec<Identity>) {
+        let mut registry = self.registry();
+        if registry.is_registered(client)
+            && let Some(registered) = registry.clients.get_mut(&client.session)
+        {
+            registered.identities = identities;
+        }
     }
 
     /// Removes a client that disconnected, unless another client has replaced it.
@@ -293,13 +307,16 @@ impl Tail {
             Some(mut after) => after.find(fires).filter(|_| !is_blind),
             None => return false,
         };
-        let missed = missed.map(|change| (change.zxid, change.kind));
+        let missed = missed.map(|change| (change.zxid, change.kind, Rules::of(&change.acl)));
         match (registry.clients.get(&client.session), missed) {
             // A connection that was replaced or ended meanwhile must not leave a watch for its
             // successor.
             _ if !registry.is_registered(client) => {}
-            (Some(registered), Some((zxid, kind))) => {
-                registered.event_queue.put_late(zxid, kind, &target.path);
+            (Some(registered), Some((zxid, kind, rules))) => {
+                // As in ZooKeeper, the watch is gone even if its client may not learn why.
+                if rules.allow(&registered.identities, access::READ) {
+                    registered.event_queue.put_late(zxid, kind, &target.path);
+                }
             }
             (_, _) => registry.watches.arm(client.session, aspect, &target.path),
         }
@@ -548,9 +565,12 @@ impl Tail {
         {
             let mut registry = self.registry();
             for (zxid, entry) in slot.numbered() {
-                for Change { kind, path, .. } in &entry.events {
-                    registry.keep_change(zxid, *kind, path);
-                    for session in registry.watches.fire(*kind, path) {
+                for Change { kind, path, acl } in &entry.events {
+                    registry.keep_change(zxid, *kind, path, acl);
+                    let fired = registry.watches.fire(*kind, path);
+                    let to_all = self.env.breaks(Broken::SendsEventsToAll);
+                    let acl = if to_all { &[] } else { acl.as_ref() };
+                    for session in registry.readers(fired, acl) {
                         registry.put(
                             session,
                             ClientEvent::Event {

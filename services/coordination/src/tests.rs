@@ -29,7 +29,8 @@ use crate::{
     model::{Acl, Connection, Lifetime, Naming, Password, SessionId, Zxid},
     queue_names,
     records::{
-        Kind, NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode, encode,
+        Identities, Kind, NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode,
+        encode,
     },
     storage::{
         node::{self, Locking},
@@ -218,7 +219,7 @@ impl Fixture {
                         session,
                         attach: row.attach,
                         request,
-                        identities: Vec::new(),
+                        identities: Identities::NONE,
                         operation,
                     })
                 });

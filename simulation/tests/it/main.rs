@@ -1,5 +1,6 @@
 //! The scenarios of all rules, each with the mutant that drops the rule.
 
+mod access;
 mod across_incarnations;
 mod attaches;
 mod bounds;

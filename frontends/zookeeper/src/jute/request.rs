@@ -9,6 +9,7 @@ use coordination::{
 };
 
 use super::{Malformed, Operation, Reader};
+use crate::authentication::Authentication;
 
 /// A string takes at least its length field.
 const STRING_BYTES_MIN: usize = 4;
@@ -46,19 +47,28 @@ pub enum Fault {
     /// An unknown operation. The connection closes.
     #[error("unknown opcode {0}; the connection closes")]
     Opcode(i32),
-    /// An authentication in a scheme that is not offered, or with a wrong proof. The connection
+    /// An authentication in a scheme that is not offered, or without a proof. The connection
     /// closes.
     #[error("authentication failed; the connection closes")]
     Authentication,
+    /// A request before an authentication that is required. The connection closes.
+    #[error("authentication required; the connection closes")]
+    Unauthenticated,
 }
 
-/// Decodes a request. Fails only if the header is incomplete.
-pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
+/// Decodes a request. Fails only if the header is incomplete, or an authentication.
+pub fn decode(
+    mut frame: Reader<'_>,
+    authentication: &mut Authentication,
+) -> Result<Decoded, Malformed> {
     let xid = frame.int()?;
     let opcode = frame.int()?;
     let operation = Operation::of(opcode);
     let mut parts = Vec::new();
     let body = match operation {
+        // As in ZooKeeper, one that does not decode gets no answer.
+        Operation::Authenticate => Ok(authenticate(&mut frame, authentication)?),
+        _ if authentication.is_missing() => Ok(Request::Refuse(Error::AuthenticationRequired)),
         Operation::Multi => multi(&mut frame, &mut parts, Operation::of_part).map(Request::Multi),
         Operation::MultiRead => {
             multi(&mut frame, &mut parts, Operation::of_read_part).map(Request::MultiRead)
@@ -66,8 +76,9 @@ pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
         operation => body(operation, &mut frame),
     };
     let fault = match (operation, &body) {
+        (_, Ok(Request::Refuse(Error::AuthenticationRequired))) => Some(Fault::Unauthenticated),
+        (_, Ok(Request::Refuse(Error::AuthenticationFailed))) => Some(Fault::Authentication),
         (Operation::Unknown, _) => Some(Fault::Opcode(opcode)),
-        (Operation::Authenticate, _) => Some(Fault::Authentication),
         (_, Err(malformed)) => Some(Fault::Body {
             operation,
             malformed: *malformed,
@@ -77,7 +88,11 @@ pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
     // As in ZooKeeper, a refused update takes a zxid like any other, unless it does not decode at
     // all.
     let request = match body {
-        Ok(Request::Refuse(error)) if is_update(operation) => Request::RefuseUpdate(error),
+        Ok(Request::Refuse(error))
+            if is_update(operation) && error != Error::AuthenticationRequired =>
+        {
+            Request::RefuseUpdate(error)
+        }
         Ok(request) => request,
         Err(Malformed::Null) if is_update(operation) => Request::RefuseUpdate(Error::Marshalling),
         Err(_) => Request::Refuse(Error::Marshalling),
@@ -150,10 +165,22 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
         Operation::CheckWatches => remove_watches(frame, true)?,
         Operation::RemoveWatches => remove_watches(frame, false)?,
         Operation::Reconfigure => Request::Refuse(Error::ReconfigurationDisabled),
-        Operation::Authenticate => Request::Refuse(Error::AuthenticationFailed),
-        Operation::NotOffered | Operation::Unknown | Operation::Multi | Operation::MultiRead => {
-            Request::Refuse(Error::Unimplemented)
-        }
+        Operation::NotOffered
+        | Operation::Unknown
+        | Operation::Authenticate
+        | Operation::Multi
+        | Operation::MultiRead => Request::Refuse(Error::Unimplemented),
+    })
+}
+
+fn authenticate(
+    frame: &mut Reader<'_>,
+    authentication: &mut Authentication,
+) -> Result<Request, Malformed> {
+    let (_kind, scheme, proof) = (frame.int()?, frame.string()?, frame.buffer()?);
+    Ok(match authentication.prove(scheme.as_deref(), proof) {
+        Some(identities) => Request::Authenticate(identities),
+        None => Request::Refuse(Error::AuthenticationFailed),
     })
 }
 

@@ -7,17 +7,27 @@ use coordination::{
     model::{Output, Request, Response, Stat, Zxid},
 };
 use zookeeper_frontend::{
-    conversation::Conversation, framing::Frames, jute::connect::ConnectRequest,
+    authentication::Authentication, conversation::Conversation, framing::Frames,
+    jute::connect::ConnectRequest,
 };
 
 /// The packet limit.
 pub(crate) const PACKET_BYTES_MAX: usize = 1 << 16;
 
+/// A conversation with a peer on the same machine.
+pub(crate) fn conversation() -> Conversation {
+    Conversation::new(authentication())
+}
+
+pub(crate) fn authentication() -> Authentication {
+    Authentication::new([127, 0, 0, 1].into(), None, None, false)
+}
+
 /// Feeds the bytes in pieces of `piece` bytes and answers every request. Panics if an invariant
 /// breaks. Returns the number of requests.
 pub(crate) fn drive(bytes: &[u8], piece: usize) -> usize {
     let mut frames = Frames::new(PACKET_BYTES_MAX);
-    let mut conversation = Conversation::default();
+    let mut conversation = conversation();
     let mut buffer = BytesMut::new();
     let mut requests = 0;
     'bytes: for bytes in bytes.chunks(piece.max(1)) {

@@ -21,6 +21,7 @@ use zookeeper_frontend::jute::{Reader, request};
 
 use crate::{
     counting_allocator::allocated_by,
+    drive::authentication,
     drive::{PACKET_BYTES_MAX, drive, drive_connect},
     requests::{buffer, encode, frame, int, long},
 };
@@ -96,12 +97,14 @@ fn check(input: u64) {
     drive_connect(&bytes);
 
     let body = Bytes::from(bytes);
-    let (_, allocated) = allocated_by(|| request::decode(Reader::new(&body)));
+    let (_, allocated) =
+        allocated_by(|| request::decode(Reader::new(&body), &mut authentication()));
     // An empty string is 4 bytes on the wire and a `String` of 24 here. A part of a multi is 18 and
-    // a `Request`, in a vector that begins with four and doubles.
+    // a `Request`, in a vector that begins with four and doubles. A password also becomes an
+    // identity with a hash.
     let parts = size_of::<Request>() * (4 + 4 * body.len() / 18);
     assert!(
-        allocated.total_bytes <= 6 * body.len() + parts + 64,
+        allocated.total_bytes <= 8 * body.len() + parts + 512,
         "for {} bytes: {allocated:?}",
         body.len()
     );
@@ -119,6 +122,9 @@ fn bytes_of(input: u64) -> Vec<u8> {
     }
     for _ in 0..rng.usize(1..6) {
         let xid = rng.i32(-9..100);
+        if rng.u8(..) < 16 {
+            bytes.extend(authentication_packet(&mut rng));
+        }
         bytes.extend(encode(xid, &some_request(&mut rng), rng.bool()));
     }
     for _ in 0..rng.usize(0..6) {
@@ -133,6 +139,21 @@ fn noise(rng: &mut Rng) -> Vec<u8> {
         .take(length)
         .collect::<Vec<_>>();
     if rng.bool() { frame(&bytes) } else { bytes }
+}
+
+/// With a proof of any size.
+fn authentication_packet(rng: &mut Rng) -> Vec<u8> {
+    let schemes: [Option<&[u8]>; 5] =
+        [Some(b"digest"), Some(b"ip"), Some(b"x509"), Some(b""), None];
+    let scheme = schemes[rng.usize(..schemes.len())];
+    let length = if rng.bool() {
+        rng.usize(0..40)
+    } else {
+        rng.usize(0..20_000)
+    };
+    let proof: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(length).collect();
+    let proof = Some(proof.as_slice()).filter(|_| rng.u8(..) > 16);
+    frame(&[int(-4), int(100), int(0), buffer(scheme), buffer(proof)].concat())
 }
 
 fn connect(rng: &mut Rng) -> Vec<u8> {

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use coordination::model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watching, Zxid};
 use proptest::{collection::vec, option, prelude::*};
-use zookeeper_frontend::{conversation::Conversation, framing::Frames};
+use zookeeper_frontend::framing::Frames;
 
-use crate::requests::encode;
+use crate::{drive::conversation, requests::encode};
 
 const PACKET_BYTES_MAX: usize = 1 << 20;
 
@@ -137,7 +137,7 @@ proptest! {
         let bytes: Vec<u8> =
             requests.iter().flat_map(|(xid, request, newer)| encode(*xid, request, *newer)).collect();
         let mut frames = Frames::new(PACKET_BYTES_MAX);
-        let mut conversation = Conversation::default();
+        let mut conversation = conversation();
         let mut decoded = Vec::new();
         for bytes in bytes.chunks(piece) {
             frames.space().extend_from_slice(bytes);

@@ -4,11 +4,12 @@ use bytes::{Bytes, BytesMut};
 use coordination::{
     Error,
     model::{
-        Acl, Connect, EventKind, Lifetime, Naming, Output, Password, Request, Response, SessionId,
-        Stat, Watching, Zxid,
+        Acl, Connect, EventKind, Identity, Lifetime, Naming, Output, Password, Request, Response,
+        SessionId, Stat, Watching, Zxid,
     },
 };
 use zookeeper_frontend::{
+    authentication::Authentication,
     conversation::Conversation,
     framing::Frames,
     jute::{
@@ -18,6 +19,7 @@ use zookeeper_frontend::{
     },
 };
 
+use crate::drive::conversation;
 use crate::requests::{buffer, frame, int, long, string, strings};
 
 /// A conversation in bytes.
@@ -31,7 +33,7 @@ impl Wire {
     fn new() -> Self {
         Self {
             frames: Frames::new(1 << 20),
-            conversation: Conversation::default(),
+            conversation: conversation(),
             written: BytesMut::new(),
         }
     }
@@ -373,18 +375,108 @@ fn an_unknown_opcode_is_refused_without_a_zxid_and_ends_the_conversation() {
     }
 }
 
-/// Point 15: the answer has zxid zero, then the connection closes.
+/// The frame of an authentication.
+fn authentication(scheme: &[u8], proof: &[u8]) -> Vec<u8> {
+    frame(&[&int(-4), &int(100), &int(0), scheme, proof].concat())
+}
+
+/// Point 15: the answers have zxid zero.
 #[test]
-fn an_authentication_fails_and_ends_the_conversation() {
+fn a_proof_is_accepted_and_the_conversation_goes_on() {
     let mut wire = Wire::new();
-    let body = [int(0), string("digest"), string("user:password")].concat();
-    let asked = wire.ask(&frame(&[int(-4), int(100), body].concat()));
-    assert_eq!(asked, [(-4, Request::Refuse(Error::AuthenticationFailed))]);
+    let proof = authentication(&string("digest"), &string("user:password"));
+    let asked = wire.ask(&[proof, frame(&[int(1), int(107)].concat())].concat());
+    let identity = Identity {
+        scheme: "digest".into(),
+        id: "user:tpUq/4Pn5A64fVZyQ0gOJ8ZWqkY=".into(),
+    };
     assert_eq!(
-        wire.answer(-4, 3, Err(Error::AuthenticationFailed)),
-        b"\0\0\0\x10\xff\xff\xff\xfc\0\0\0\0\0\0\0\0\xff\xff\xff\x8d"
+        asked,
+        [
+            (-4, Request::Authenticate(vec![identity])),
+            (1, Request::WhoAmI)
+        ]
     );
-    assert!(wire.conversation.is_over());
+    assert_eq!(
+        wire.answer(-4, 3, Ok(Response::Authenticated)),
+        b"\0\0\0\x10\xff\xff\xff\xfc\0\0\0\0\0\0\0\0\0\0\0\0"
+    );
+    assert!(!wire.conversation.is_ending());
+}
+
+/// Point 15: then the connection closes.
+#[test]
+fn an_authentication_that_fails_ends_the_conversation() {
+    for (scheme, proof) in [
+        (string("digest"), buffer(None)),
+        (buffer(None), string("user:password")),
+        (string("sasl"), string("user:password")),
+    ] {
+        let mut wire = Wire::new();
+        let asked = wire.ask(&authentication(&scheme, &proof));
+        assert_eq!(asked, [(-4, Request::Refuse(Error::AuthenticationFailed))]);
+        assert_eq!(
+            wire.answer(-4, 3, Err(Error::AuthenticationFailed)),
+            b"\0\0\0\x10\xff\xff\xff\xfc\0\0\0\0\0\0\0\0\xff\xff\xff\x8d"
+        );
+        assert!(wire.conversation.is_over());
+    }
+}
+
+#[test]
+fn an_authentication_that_does_not_decode_gets_no_answer() {
+    let whole = authentication(&string("digest"), &string("user:password"));
+    for length in 8..whole.len() - 4 {
+        let mut frames = Frames::new(1 << 20);
+        frames
+            .space()
+            .extend_from_slice(&frame(&whole[4..4 + length]));
+        let mut conversation = conversation();
+        assert!(conversation.next_request(&mut frames).is_err(), "{length}");
+        assert!(conversation.is_over());
+    }
+}
+
+/// As in ZooKeeper, every request but an authentication.
+#[test]
+fn a_request_before_a_required_proof_ends_the_conversation() {
+    let required = || {
+        let peer = Authentication::new([127, 0, 0, 1].into(), None, None, true);
+        Wire {
+            conversation: Conversation::new(peer),
+            ..Wire::new()
+        }
+    };
+    let bodies = [
+        (11, vec![]),
+        (-11, vec![]),
+        (4242, vec![]),
+        (2, [string("/x"), int(-1)].concat()),
+        (14, vec![]),
+    ];
+    for (opcode, body) in bodies {
+        let mut wire = required();
+        let asked = wire.ask(&frame(&[int(7), int(opcode), body].concat()));
+        let refusal = Request::Refuse(Error::AuthenticationRequired);
+        assert_eq!(asked, [(7, refusal)], "{opcode}");
+        let fault = wire.conversation.take_fault();
+        assert_eq!(fault, Some(Fault::Unauthenticated));
+        let xid: &[u8] = if opcode == 11 {
+            b"\xff\xff\xff\xfe"
+        } else {
+            b"\0\0\0\x07"
+        };
+        assert_eq!(
+            wire.answer(7, 3, Err(Error::AuthenticationRequired)),
+            [b"\0\0\0\x10", xid, &[0; 8], b"\xff\xff\xff\x84"].concat()
+        );
+        assert!(wire.conversation.is_over());
+    }
+    let mut wire = required();
+    let proof = authentication(&string("digest"), &string("user:password"));
+    wire.ask(&proof);
+    let ping = frame(&[int(-2), int(11)].concat());
+    assert_eq!(wire.ask(&ping), [(-2, Request::Ping)]);
 }
 
 /// ZooKeeper also accepts the empty path for its root, but a watch set there never fires.
@@ -544,13 +636,15 @@ fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
     );
 }
 
-/// Bodies that do not decode, unknown opcodes and authentications are faults. Requests that are
+/// Bodies that do not decode, unknown opcodes and failing authentications are faults. Requests that are
 /// merely refused are not.
 #[test]
 fn only_requests_that_no_client_sends_are_faults() {
     assert_eq!(decoded_with_fault(4242, &[]).1, Some(Fault::Opcode(4242)));
+    let authentication = |scheme| [int(0), string(scheme), string("user:password")];
+    assert_eq!(decoded_with_fault(100, &authentication("digest")).1, None);
     assert_eq!(
-        decoded_with_fault(100, &[int(0), string("digest"), string("user:password")]).1,
+        decoded_with_fault(100, &authentication("sasl")).1,
         Some(Fault::Authentication)
     );
     let fault = decoded_with_fault(4, &[int(-5)])
@@ -639,7 +733,7 @@ fn a_packet_too_short_for_a_header_breaks_the_conversation() {
         let mut frames = Frames::new(100);
         frames.space().extend_from_slice(&frame(&vec![0; length]));
         assert!(
-            Conversation::default().next_request(&mut frames).is_err(),
+            conversation().next_request(&mut frames).is_err(),
             "{length}"
         );
     }

@@ -29,8 +29,9 @@ use ports::Result;
 use crate::{
     Error, access,
     broken::Broken,
-    model::{Connection, EventKind, Identity, Output, Request, Response, Watching, Zxid},
+    model::{Connection, EventKind, Output, Request, Response, Watching, Zxid},
     path::split,
+    records::Identities,
     storage::{ephemerals, user_store::Node},
     tail::{DeliveredChange, ReadTarget, Tail},
     watches::Aspect,
@@ -195,7 +196,14 @@ impl ReadResult {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asker<'client> {
     pub(crate) connection: Connection,
-    pub(crate) identities: &'client [Identity],
+    pub(crate) identities: &'client Identities,
+}
+
+impl Asker<'_> {
+    /// Refuses unless it has one of `permissions` for the znode.
+    fn check(&self, node: &Node, permissions: i32) -> Result<(), Error> {
+        access::check(&node.acl, self.identities, permissions)
+    }
 }
 
 /// Runs a read, or the next part of a multi read. `gathered` holds the results of the parts before.
@@ -245,17 +253,25 @@ async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<Rea
             let (node, zxid, correction) = node(tail, path).await?;
             let result = match node {
                 _ if path.contains('\0') => Err(Error::BadArguments),
-                Some(node) => Ok(Response::Stat(node.stat)),
+                Some(node) => asker
+                    .check(&node, access::READ)
+                    .map(|()| Response::Stat(node.stat)),
                 None => Err(Error::NoNode),
+            };
+            let watch = match result {
+                Err(Error::NotAuthorized) => None,
+                _ => aspect(*watching, Aspect::Data),
             };
             let found = ReadResult {
                 correction,
                 ..ReadResult::of(since, zxid, result)
             };
-            Ok(found.with_target(path, aspect(*watching, Aspect::Data)))
+            Ok(found.with_target(path, watch))
         }
-        Request::GetData { path, watching } => read_data(tail, path, *watching).await,
-        Request::GetChildren { path, watching } => read_children(tail, path, *watching).await,
+        Request::GetData { path, watching } => read_data(tail, asker, path, *watching).await,
+        Request::GetChildren { path, watching } => {
+            read_children(tail, asker, path, *watching).await
+        }
         Request::Sync { path } => {
             let (cursor, _) = tail.region.cursor().await?.value;
             let result = Ok(Response::Synced { path: path.clone() });
@@ -274,10 +290,15 @@ async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<Rea
         },
         Request::Authenticate(_) => Ok(ReadResult::of(since, Zxid(0), Ok(Response::Authenticated))),
         Request::WhoAmI => {
-            let identities = Ok(Response::Identities(asker.identities.to_vec()));
-            Ok(ReadResult::of(since, Zxid(0), identities))
+            let identities = asker.identities.decode().into_iter();
+            let shown = identities.map(access::without_hash).collect();
+            Ok(ReadResult::of(
+                since,
+                Zxid(0),
+                Ok(Response::Identities(shown)),
+            ))
         }
-        Request::GetAcl { path } => read_acl(tail, path).await,
+        Request::GetAcl { path } => read_acl(tail, asker, path).await,
         Request::GetEphemerals { prefix } => read_ephemerals(tail, asker, prefix).await,
         Request::MultiRead(_)
         | Request::CountDescendants { .. }
@@ -305,7 +326,11 @@ fn aspect(watching: Watching, aspect: Aspect) -> Option<Aspect> {
 /// A znode or its absence, and the zxid that the view must reach before it is shown.
 async fn node(tail: &Tail, path: &str) -> Result<(Option<Node>, Zxid, Correction)> {
     if let Some(node) = tail.region.get(path).await? {
-        let zxid = node.zxid();
+        let zxid = if tail.env.breaks(Broken::ReadsByLaterAcls) {
+            node.zxid_without_acl()
+        } else {
+            node.zxid()
+        };
         return Ok((Some(node), zxid, Correction::NotNeeded));
     }
     let zxid = tail.region.cursor().await?.value.0.applying;
@@ -321,7 +346,17 @@ fn missing(since: Zxid, zxid: Zxid, path: &str, correction: Correction) -> ReadR
     }
 }
 
-async fn read_data(tail: &Tail, path: &str, watching: Watching) -> Result<ReadResult> {
+/// The result for a znode that the connection may not read, which sets no watch.
+fn refused(since: Zxid, zxid: Zxid, path: &str, error: Error) -> ReadResult {
+    ReadResult::of(since, zxid, Err(error)).with_target(path, None)
+}
+
+async fn read_data(
+    tail: &Tail,
+    asker: Asker<'_>,
+    path: &str,
+    watching: Watching,
+) -> Result<ReadResult> {
     let since = tail.applied();
     let mut gone = None;
     loop {
@@ -329,6 +364,9 @@ async fn read_data(tail: &Tail, path: &str, watching: Watching) -> Result<ReadRe
         let Some(node) = node else {
             return Ok(missing(since, zxid, path, correction));
         };
+        if let Err(error) = asker.check(&node, access::READ) {
+            return Ok(refused(since, zxid, path, error));
+        }
         let Some(data) = tail.region.load(&node.data).await? else {
             // The znode changed and names another object now, because an object is only removed
             // after such a change.
@@ -349,13 +387,20 @@ async fn read_data(tail: &Tail, path: &str, watching: Watching) -> Result<ReadRe
     }
 }
 
-async fn read_acl(tail: &Tail, path: &str) -> Result<ReadResult> {
+async fn read_acl(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<ReadResult> {
     let since = tail.applied();
     let (node, zxid, correction) = node(tail, path).await?;
     let Some(node) = node else {
         return Ok(missing(since, zxid, path, correction));
     };
-    let (acl, stat) = (access::decode(&node.acl)?, node.stat);
+    if let Err(error) = asker.check(&node, access::READ | access::ADMIN) {
+        return Ok(refused(since, zxid, path, error));
+    }
+    let mut acl = access::decode(&node.acl)?;
+    if asker.check(&node, access::ADMIN).is_err() {
+        acl = access::without_hashes(acl);
+    }
+    let stat = node.stat;
     Ok(ReadResult::of(since, zxid, Ok(Response::Acl { acl, stat })))
 }
 
@@ -364,7 +409,10 @@ async fn read_acl(tail: &Tail, path: &str) -> Result<ReadResult> {
 async fn read_ephemerals(tail: &Tail, asker: Asker<'_>, prefix: &str) -> Result<ReadResult> {
     let (since, session) = (tail.applied(), asker.connection.session);
     let mut paths = ephemerals::first(&mut tail.env.system(), session, usize::MAX).await?;
-    paths.retain(|path| path.starts_with(prefix));
+    // As in ZooKeeper, a blank prefix or the root means all.
+    if !matches!(prefix.trim(), "" | "/") {
+        paths.retain(|path| path.starts_with(prefix));
+    }
     let mut owned = Vec::with_capacity(paths.len());
     for path in paths {
         let node = tail.region.get(&path).await?;
@@ -377,7 +425,12 @@ async fn read_ephemerals(tail: &Tail, asker: Asker<'_>, prefix: &str) -> Result<
     Ok(ReadResult::of(since, cursor.applying, result))
 }
 
-async fn read_children(tail: &Tail, path: &str, watching: Watching) -> Result<ReadResult> {
+async fn read_children(
+    tail: &Tail,
+    asker: Asker<'_>,
+    path: &str,
+    watching: Watching,
+) -> Result<ReadResult> {
     for _ in 0..LISTS_MAX {
         let since = tail.applied();
         let children = tail.region.children(path).await?;
@@ -385,6 +438,9 @@ async fn read_children(tail: &Tail, path: &str, watching: Watching) -> Result<Re
         let Some(node) = node else {
             return Ok(missing(since, zxid, path, correction));
         };
+        if let Err(error) = asker.check(&node, access::READ) {
+            return Ok(refused(since, zxid, path, error));
+        }
         let stat = node.stat;
         if stat.pzxid <= since && children.len() != stat.num_children as usize {
             continue;

@@ -22,7 +22,7 @@ use crate::{
     environment::Environment,
     heartbeat::last_heartbeat::{LastHeartbeats, Moment},
     queue_names,
-    records::{Operation, Submitted, encode},
+    records::{Identities, Operation, Submitted, encode},
     storage::session::{self, RENEWALS_PER_TIMEOUT, Row, Rows, State, Transition},
 };
 
@@ -104,7 +104,7 @@ async fn end(env: &Environment, row: &Row) -> Result<()> {
         session,
         attach: row.attach,
         request: 0,
-        identities: Vec::new(),
+        identities: Identities::NONE,
         operation: Operation::Expire,
     };
     let group = queue_names::request_group(session);

@@ -64,11 +64,13 @@ pub struct Node {
 impl Node {
     /// The zxid of its last change of any kind (rule C-5).
     pub fn zxid(&self) -> Zxid {
+        self.zxid_without_acl().max(self.acl_zxid)
+    }
+
+    /// The zxid of its last change other than that of its ACL.
+    pub(crate) fn zxid_without_acl(&self) -> Zxid {
         let stat = &self.stat;
-        stat.czxid
-            .max(stat.mzxid)
-            .max(stat.pzxid)
-            .max(self.acl_zxid)
+        stat.czxid.max(stat.mzxid).max(stat.pzxid)
     }
 
     /// A newly created znode. `acl` is encoded by [`crate::access`].

@@ -1,16 +1,18 @@
 //! The clients connected to one process, their watches, and the most recent deliveries.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     sync::Arc,
 };
 
+use bytes::Bytes;
 use ports::DurabilityPoint;
 
 use super::DeliveredChange;
 use crate::{
+    access::{self, Rules},
     backlog::Backlog,
-    model::{Connection, EventKind, SessionId, Zxid},
+    model::{Connection, EventKind, Identity, SessionId, Zxid},
     tail::event_queue::{ClientEvent, EventQueue},
     watches::Watches,
 };
@@ -18,7 +20,7 @@ use crate::{
 /// Recent changes kept for readers that these changes have overtaken.
 const RECENT_CHANGES_MAX: usize = 1024;
 
-/// The most bytes of paths in the kept changes; longer paths mean fewer changes.
+/// The most bytes of paths and ACLs in the kept changes; longer ones mean fewer changes.
 const RECENT_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Debug, Default)]
@@ -41,6 +43,7 @@ pub(super) struct Registry {
 pub(super) struct Registered {
     pub(super) attach: u64,
     pub(super) event_queue: Arc<EventQueue>,
+    pub(super) identities: Vec<Identity>,
 }
 
 impl Registry {
@@ -90,13 +93,30 @@ impl Registry {
         (self.dropped <= since).then(|| self.recent.iter().skip(self.recent.len() - after))
     }
 
-    pub(super) fn keep_change(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
+    /// Those of `sessions` whose clients may read a znode with this ACL.
+    pub(super) fn readers(
+        &self,
+        mut sessions: BTreeSet<SessionId>,
+        acl: &[u8],
+    ) -> BTreeSet<SessionId> {
+        if !acl.is_empty() && !sessions.is_empty() {
+            let rules = Rules::of(acl);
+            sessions.retain(|session| {
+                let client = self.clients.get(session);
+                client.is_some_and(|client| rules.allow(&client.identities, access::READ))
+            });
+        }
+        sessions
+    }
+
+    pub(super) fn keep_change(&mut self, zxid: Zxid, kind: EventKind, path: &str, acl: &Bytes) {
         self.recent.push_back(
-            path.len(),
+            path.len() + acl.len(),
             DeliveredChange {
                 zxid,
                 kind,
                 path: path.to_owned(),
+                acl: acl.clone(),
             },
         );
         while self.recent.len() > RECENT_CHANGES_MAX || self.recent.bytes() > RECENT_BYTES_MAX {

@@ -199,3 +199,47 @@ fn an_update_of_a_later_attach_ends_the_earlier_connection() {
         }
     });
 }
+
+/// C9: the ACL that travels with a change decides who learns of it. As in ZooKeeper, the watch of
+/// another is gone.
+#[test]
+fn an_event_reaches_only_connections_that_may_read_the_znode() {
+    simulated::run(async {
+        let tail = positioned(&fixture().await).await;
+        let (client, event_queue) = (
+            Connection {
+                session: SESSION,
+                attach: 1,
+            },
+            Arc::<EventQueue>::default(),
+        );
+        tail.register(client, event_queue.clone());
+        let user = Identity {
+            scheme: "digest".into(),
+            id: "user:hash".into(),
+        };
+        let target = ReadTarget {
+            path: "/watched".into(),
+            watch: Some(Aspect::Data),
+        };
+        let mut private = update((STRANGER, 1), &["/watched"]);
+        private.events[0].acl = access::encode(&[crate::model::Acl {
+            permissions: access::READ,
+            scheme: user.scheme.clone(),
+            id: user.id.clone(),
+        }]);
+        for (identities, expected) in [(vec![], 0), (vec![user], 1)] {
+            tail.identify(client, identities);
+            // The watch is armed before the change, and after it as of before.
+            let at = tail.applied();
+            for _ in 0..2 {
+                assert!(tail.arm_watch(&target, at, client));
+                if tail.applied() == at {
+                    deliver(&tail, vec![private.clone()]);
+                }
+                assert_eq!(events(&event_queue).len(), expected);
+                assert_eq!(tail.counts().1, 0, "it has fired");
+            }
+        }
+    });
+}

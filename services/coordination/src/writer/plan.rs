@@ -89,7 +89,7 @@ async fn update(operation: &Operation, asked: Asked<'_>, view: &mut View<'_, '_>
         }
         Operation::SetAcl { path, acl, version } => {
             tree::check_path(path)?;
-            let acl = access::encode(&access::resolve(acl, asked.identities)?);
+            let acl = access::resolve(acl, asked.identities)?;
             let node = view.locked(path).await?;
             let touched = tree::set_acl(id, asked.identities, node, &acl, *version)?;
             let path = path.clone();
@@ -116,14 +116,13 @@ async fn create(
     view: &mut View<'_, '_>,
 ) -> Plan {
     let parent_path = tree::check_create(path)?;
-    let acl = access::encode(&access::resolve(acl, asked.identities)?);
+    let acl = access::resolve(acl, asked.identities)?;
+    let parent = view.locked(parent_path).await?;
+    let parent_state = parent.state.as_ref().ok_or(Error::NoNode)?;
+    access::check(&parent_state.acl, asked.identities, access::CREATE)?;
     if path == "/" && naming == Naming::Given {
         return Err(Error::NodeExists.into());
     }
-    let parent = view.locked(parent_path).await?;
-    let parent_state = parent.state.as_ref().ok_or(Error::NoNode)?;
-    tree::check_access(parent_path)?;
-    access::check(&parent_state.acl, asked.identities, access::CREATE)?;
     let whole = tree::name(path, naming, parent_state)?;
     let child = view.locked(&whole).await?;
     let id = view.batch.next_id();

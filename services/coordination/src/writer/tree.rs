@@ -9,15 +9,15 @@ use bytes::Bytes;
 
 use crate::{
     Error, access,
-    model::{Identity, Lifetime, Naming, SessionId},
+    model::{Lifetime, Naming, SessionId},
     path,
-    records::{Kind, NodeState, Touched, UpdateId},
+    records::{Identities, Kind, NodeState, Touched, UpdateId},
 };
 
 /// The connection that asks, and the time on the writer's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'request> {
-    pub(super) identities: &'request [Identity],
+    pub(super) identities: &'request Identities,
     pub(super) now_ms: i64,
 }
 
@@ -39,27 +39,15 @@ pub(super) fn check_delete(path: &str) -> Result<&str, Error> {
     if path::is_reserved(path) || path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
-    let (parent, _) = path::split(path).ok_or(Error::BadArguments)?;
-    check_access(parent)?;
-    Ok(parent)
+    Ok(path::split(path).ok_or(Error::BadArguments)?.0)
 }
 
-/// Refuses an invalid path, or that of a znode that clients may not change.
+/// Refuses an invalid path.
 pub(super) fn check_path(path: &str) -> Result<(), Error> {
     if path::is_valid(path) {
-        check_access(path)
+        Ok(())
     } else {
         Err(Error::BadArguments)
-    }
-}
-
-/// Refuses changes of the znodes that only ZooKeeper's administrator may change, and of those below
-/// them.
-pub(super) fn check_access(path: &str) -> Result<(), Error> {
-    if path == path::CONFIG {
-        Err(Error::NotAuthorized)
-    } else {
-        Ok(())
     }
 }
 
@@ -141,7 +129,7 @@ pub(super) fn create(
 /// Deletes `node` from `parent`, whose ACL decides.
 pub(super) fn delete(
     id: UpdateId,
-    identities: &[Identity],
+    identities: &Identities,
     parent: Locked<'_>,
     node: Locked<'_>,
     version: i32,
@@ -192,7 +180,7 @@ pub(super) fn set_data(
 /// Replaces the ACL of `node`.
 pub(super) fn set_acl(
     id: UpdateId,
-    identities: &[Identity],
+    identities: &Identities,
     node: Locked<'_>,
     acl: &Bytes,
     version: i32,
@@ -212,7 +200,7 @@ pub(super) fn set_acl(
 /// Checks the version of `node`. Later updates of it follow the check, because it touches it.
 pub(super) fn check(
     id: UpdateId,
-    identities: &[Identity],
+    identities: &Identities,
     node: Locked<'_>,
     version: i32,
 ) -> Result<Vec<Touched>, Error> {

@@ -61,7 +61,7 @@ fn a_list_of_children_matches_the_stat_of_their_parent() {
         };
         let asker = Asker {
             connection: Connection { session, attach: 1 },
-            identities: &[],
+            identities: &Identities::NONE,
         };
         let gathered = &mut Gathered::default();
         let found = run(&tail, asker, &request, gathered).await;

@@ -29,8 +29,10 @@ fn locked(path: &str, state: Option<NodeState>) -> Locked<'_> {
     Locked { path, state }
 }
 
-const ASKED: Asked<'_> = Asked {
-    identities: &[],
+static NONE: Identities = Identities::NONE;
+
+static ASKED: Asked<'_> = Asked {
+    identities: &NONE,
     now_ms: 5,
 };
 
@@ -77,19 +79,6 @@ fn creates_are_refused_in_zookeepers_order() {
         ),
         Err(Error::NoNode)
     );
-}
-
-/// Compared with ZooKeeper in `tests/clients`, together with the checks that precede it.
-#[test]
-fn the_configuration_is_not_for_clients() {
-    assert_eq!(check_path("/zookeeper/config"), Err(Error::NotAuthorized));
-    assert_eq!(check_access("/zookeeper/config"), Err(Error::NotAuthorized));
-    assert_eq!(check_path("/zookeeper"), Ok(()));
-    assert_eq!(
-        check_delete("/zookeeper/config/x"),
-        Err(Error::NotAuthorized)
-    );
-    assert_eq!(check_delete("/zookeeper/quota/x"), Ok("/zookeeper/quota"));
 }
 
 /// Notes, points 21 and 22: the suffix is the number of earlier creates, and a name may be empty.
@@ -140,7 +129,7 @@ fn a_create_and_a_delete_update_the_counts_of_the_parent() {
     assert_eq!(made.owner(), Some(ID));
     let deleted = delete(
         ID,
-        &[],
+        &NONE,
         locked("/p", Some(parent)),
         locked("/p/c", Some(made)),
         0,
@@ -162,15 +151,15 @@ fn a_delete_checks_the_version_before_the_children() {
     let parent = locked("/p", Some(state(1, 1, None)));
     let node = locked("/p/c", Some(state(1, 1, None)));
     assert_eq!(
-        delete(ID, &[], parent.clone(), node.clone(), 9),
+        delete(ID, &NONE, parent.clone(), node.clone(), 9),
         Err(Error::BadVersion)
     );
     assert_eq!(
-        delete(ID, &[], parent.clone(), node, 3),
+        delete(ID, &NONE, parent.clone(), node, 3),
         Err(Error::NotEmpty)
     );
     assert_eq!(
-        delete(ID, &[], parent, locked("/p/c", None), 9),
+        delete(ID, &NONE, parent, locked("/p/c", None), 9),
         Err(Error::NoNode)
     );
 }
