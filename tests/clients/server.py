@@ -38,6 +38,7 @@ class Server:
     can_restart = True
     variables = {}
     """Its environment, beside that of the tests."""
+    working_directory = None
 
     def __init__(self, directory):
         self.directory = pathlib.Path(directory)
@@ -56,7 +57,12 @@ class Server:
         self.log = self.open_log()
         environment = {**os.environ, **self.variables}
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.log, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=self.log,
+            env=environment,
+            cwd=self.working_directory,
         )
 
     def open_log(self):
