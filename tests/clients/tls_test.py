@@ -23,6 +23,7 @@ import s3_server
 import server as servers
 import waiting
 import wire
+from several_processes import redis  # noqa: F401
 
 sys.path.insert(0, str(servers.REPOSITORY / "clients/python"))
 
@@ -375,6 +376,49 @@ def a_silent_peer_holds_no_other_up(secure, kazoo):
     for connection in silent:
         assert connection.recv(100) == b"", "it is closed after the time limit"
         connection.close()
+
+
+class SecureBeside(Secure):
+    """One of several secure servers on one Redis."""
+
+    redis = None
+
+    def options(self):
+        mine = super().options()
+        return [*mine, "--provider", "redis", "--store", self.redis.url, "--tls-ca", CA, "--memory-total-mb", "1024"]
+
+
+def servers_of_one_store_reach_each_other_over_tls(tmp_path, redis):
+    nodes = []
+    try:
+        for number in range(2):
+            (tmp_path / f"node-{number}").mkdir()
+            nodes.append(SecureBeside(tmp_path / f"node-{number}"))
+            nodes[-1].redis = redis
+            nodes[-1].start()
+        one, other = nodes
+        # A transaction that the other began: its calls are passed on.
+        status, body = other.ask("/v1/transactions", method="POST", body=b"{}")
+        assert status == 201, body
+        begun = json.loads(body)
+        named = {"Landfast_Attempt": str(begun["attempt"])}
+        path = f"/v1/transactions/{begun['id']}"
+        assert one.ask(f"{path}/keys/a", method="PUT", body=b"1", **named)[0] == 204
+        assert one.ask(f"{path}/commit", method="POST", **named)[0] == 200
+        # A volume that one of them serves, and objects of which each owns some.
+        assert other.ask("/v1/volumes/demo", method="PUT")[0] in (200, 201, 204)
+        assert one.ask("/v1/volumes/demo/files/a", method="PUT", body=b"x")[0] in (200, 201, 204)
+        assert other.ask("/v1/volumes/demo/files/a")[1] == b"x"
+        _s3(one).create_bucket(Bucket="bucket")
+        for number in range(20):
+            _s3(one).put_object(Bucket="bucket", Key=str(number), Body=b"x")
+        for number in range(20):
+            assert _s3(other).get_object(Bucket="bucket", Key=str(number))["Body"].read() == b"x"
+        for node in nodes:
+            assert not node.log_lines("does not speak TLS") and not node.log_lines("handshake failed")
+    finally:
+        for node in nodes:
+            node.shut_down()
 
 
 def files_that_cannot_be_used_end_the_start(tmp_path):
