@@ -47,6 +47,7 @@ class Page:
         self.folder = folder / "page"
         self.programs = folder / "bin"
         self.server = Documented(folder)
+        self.server.working_directory = self.folder
         self.redis = redis_server.Redis(folder / "redis") if ":6379" in self.text else None
         self.printed = ""
         self.folder.mkdir()

@@ -42,6 +42,7 @@ class Server:
     can_restart = True
     variables = {"LANDFAST_ZOOKEEPER_SUPER_DIGEST": SUPER_DIGEST}
     """Its environment, beside that of the tests."""
+    working_directory = None
 
     def __init__(self, directory):
         self.directory = pathlib.Path(directory)
@@ -60,7 +61,12 @@ class Server:
         self.log = self.open_log()
         environment = {**os.environ, **self.variables}
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.log, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=self.log,
+            env=environment,
+            cwd=self.working_directory,
         )
 
     def open_log(self):

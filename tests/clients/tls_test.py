@@ -18,10 +18,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
+import application
 import s3_server
 import server as servers
 import waiting
 import wire
+from several_processes import redis  # noqa: F401
 
 sys.path.insert(0, str(servers.REPOSITORY / "clients/python"))
 
@@ -239,6 +241,64 @@ def the_command_line_and_the_python_clients_reach_a_secure_server(secure, monkey
         client.state().get("a")
 
 
+ECHO = """
+    def handler(event, context):
+        return event
+"""
+
+
+def _lambda(server, access_key=s3_server.ACCESS_KEY, secret_key=s3_server.SECRET_KEY):
+    return boto3.client(
+        "lambda",
+        endpoint_url=server.http_url,
+        region_name="eu-central-1",
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        verify=CA,
+        config=botocore.client.Config(retries={"max_attempts": 0}),
+    )
+
+
+def a_right_signature_of_boto3_stands_for_the_token_and_a_wrong_one_for_nothing(secure, tmp_path, monkeypatch):
+    server = secure()
+    app = application.Application(tmp_path / "app", server)
+    app.function("echo", ECHO)
+    ran = _command_line(server, "functions", "deploy", str(app.write()), LANDFAST_TOKEN=TOKEN, LANDFAST_TLS_CA=CA)
+    assert ran.returncode == 0, ran.stderr
+    right = _lambda(server)
+    options = {"LogType": "Tail", "ClientContext": "e30=", "Qualifier": "$LATEST"}
+    for name in ["echo", "arn:aws:lambda:us-east-1:000000000000:function:echo"]:
+        answer = right.invoke(FunctionName=name, Payload=b'{"a": "\xc3\xa4"}', **options)
+        assert json.loads(answer["Payload"].read()) == {"a": "ä"}
+    assert right.get_function(FunctionName="echo")["Configuration"]["FunctionName"] == "echo"
+    assert [one["FunctionName"] for one in right.list_functions(MaxItems=5)["Functions"]] == ["echo"]
+
+    def code(client, call, **named):
+        refused = s3_server.refusal(getattr(client, call), **named)
+        assert refused[0] == 403
+        return refused[1]
+
+    for call, named in [("invoke", {"FunctionName": "echo", "Payload": b"{}"}), ("list_functions", {})]:
+        assert code(_lambda(server, secret_key="wrong"), call, **named) == "InvalidSignatureException"
+        assert code(_lambda(server, access_key="wrong"), call, **named) == "UnrecognizedClientException"
+    changed = _lambda(server)
+    changed.meta.events.register("before-send.lambda.Invoke", _change_body)
+    assert code(changed, "invoke", FunctionName="echo", Payload=b'{"a": 1}') == "InvalidSignatureException"
+    # The token does as well, and nothing does not.
+    path = "/2015-03-31/functions/echo/invocations"
+    assert server.ask(path, method="POST", body=b"{}")[0] == 200
+    status, body = server.ask(path, token=None, method="POST", body=b"{}")
+    assert (status, json.loads(body)["Message"]) == (403, "Missing Authentication Token")
+    # A signature for the Lambda API opens nothing else.
+    status, _ = server.ask(token=None, Authorization="AWS4-HMAC-SHA256 Credential=x")
+    assert status == 401
+
+
+def _change_body(request, **_):
+    """Changes what was signed, at the same length."""
+    request.body = request.body.replace(b"1", b"2")
+
+
 def a_page_of_the_server_itself_may_call_it_over_https(secure):
     server = secure()
     own = f"127.0.0.1:{server.http_port}"
@@ -316,6 +376,49 @@ def a_silent_peer_holds_no_other_up(secure, kazoo):
     for connection in silent:
         assert connection.recv(100) == b"", "it is closed after the time limit"
         connection.close()
+
+
+class SecureBeside(Secure):
+    """One of several secure servers on one Redis."""
+
+    redis = None
+
+    def options(self):
+        mine = super().options()
+        return [*mine, "--provider", "redis", "--store", self.redis.url, "--tls-ca", CA, "--memory-total-mb", "1024"]
+
+
+def servers_of_one_store_reach_each_other_over_tls(tmp_path, redis):
+    nodes = []
+    try:
+        for number in range(2):
+            (tmp_path / f"node-{number}").mkdir()
+            nodes.append(SecureBeside(tmp_path / f"node-{number}"))
+            nodes[-1].redis = redis
+            nodes[-1].start()
+        one, other = nodes
+        # A transaction that the other began: its calls are passed on.
+        status, body = other.ask("/v1/transactions", method="POST", body=b"{}")
+        assert status == 201, body
+        begun = json.loads(body)
+        named = {"Landfast_Attempt": str(begun["attempt"])}
+        path = f"/v1/transactions/{begun['id']}"
+        assert one.ask(f"{path}/keys/a", method="PUT", body=b"1", **named)[0] == 204
+        assert one.ask(f"{path}/commit", method="POST", **named)[0] == 200
+        # A volume that one of them serves, and objects of which each owns some.
+        assert other.ask("/v1/volumes/demo", method="PUT")[0] in (200, 201, 204)
+        assert one.ask("/v1/volumes/demo/files/a", method="PUT", body=b"x")[0] in (200, 201, 204)
+        assert other.ask("/v1/volumes/demo/files/a")[1] == b"x"
+        _s3(one).create_bucket(Bucket="bucket")
+        for number in range(20):
+            _s3(one).put_object(Bucket="bucket", Key=str(number), Body=b"x")
+        for number in range(20):
+            assert _s3(other).get_object(Bucket="bucket", Key=str(number))["Body"].read() == b"x"
+        for node in nodes:
+            assert not node.log_lines("does not speak TLS") and not node.log_lines("handshake failed")
+    finally:
+        for node in nodes:
+            node.shut_down()
 
 
 def files_that_cannot_be_used_end_the_start(tmp_path):

@@ -319,22 +319,6 @@ fn doctor_verifies_the_stored_bytes_where_it_is_asked_to_and_the_server_has_stop
 }
 
 #[test]
-fn help_says_which_options_are_not_in_this_build() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let help = text(&run(&mut landfast(directory.path(), &["serve", "--help"])).stdout);
-    for option in ["--tls-cert", "--tls-key"] {
-        let described = help
-            .split(&format!("{option} "))
-            .nth(1)
-            .and_then(|rest| rest.split("--").next());
-        assert!(
-            described.is_some_and(|text| text.contains("not in this build")),
-            "{option}: {described:?}"
-        );
-    }
-}
-
-#[test]
 fn doctor_names_the_flag_of_a_busy_port_and_fails() {
     let directory = tempfile::tempdir().expect("a directory");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");

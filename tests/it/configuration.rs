@@ -73,12 +73,15 @@ fn what_this_build_lacks_is_refused_before_anything_is_touched() {
             "provider \"postgres\" is not in this build",
         ),
         (["--provider", "redis"], "--store redis://HOST:PORT"),
-        (["--tls-cert", "cert.pem"], "TLS is not in this build"),
+        (["--tls-cert", "cert.pem"], "--tls-cert: give its key too"),
         (
             ["--objects", "gs://bucket"],
             "--objects gs: not in this build, which takes file:///DIR and s3://BUCKET",
         ),
-        (["--http", "0.0.0.0:0"], "--insecure"),
+        (
+            ["--http", "0.0.0.0:0"],
+            "TLS and authentication are required",
+        ),
         (["--routes", "0.0.0.0:0"], "--insecure"),
         (["--config", "absent.toml"], "--config absent.toml"),
     ] {

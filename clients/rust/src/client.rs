@@ -1,6 +1,6 @@
 //! The client: the one place where its parts are put together.
 
-use std::{env, sync::Arc, time::Duration};
+use std::{env, path::Path, sync::Arc, time::Duration};
 
 use http::HeaderValue;
 use tokio::sync::Semaphore;
@@ -12,9 +12,10 @@ use crate::{
     error::{Error, ErrorKind, Result},
     exchange::Core,
     limits::{ASIDE_MAX, CALL_MAX_DEFAULT, Limits},
-    nodes::{self, Route, URL_DEFAULT},
+    nodes::{self, Address, Route, URL_DEFAULT},
     state::State,
     transaction::Transaction,
+    trust,
 };
 
 /// A connection to one server or to a cluster of them.
@@ -24,6 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Client {
     core: Core,
+    nodes: Arc<[Address]>,
     after: Arc<After>,
 }
 
@@ -36,24 +38,34 @@ impl Client {
         I::Item: AsRef<str>,
     {
         let nodes = nodes::parse(urls)?;
+        let has_tls = nodes.iter().any(|node| node.is_tls);
+        let trust = if has_tls {
+            trust::in_system()
+        } else {
+            trust::in_none()
+        };
         let core = Core {
-            connections: Connections::to(&nodes),
+            connections: Connections::to(&nodes, trust),
             route: Route::over(nodes.len()),
             limits: Limits::of_calls(CALL_MAX_DEFAULT),
             aside: Arc::new(Semaphore::new(ASIDE_MAX)),
         };
         Ok(Self {
             core,
+            nodes,
             after: Arc::default(),
         })
     }
 
     /// A client of the servers that `LANDFAST_URL` names, several separated by commas, or of [`URL_DEFAULT`]; with
-    /// the token in `LANDFAST_TOKEN`, if there is one.
+    /// the token in `LANDFAST_TOKEN`, if there is one, and the authorities in `LANDFAST_TLS_CA`, if that names a file.
     pub fn from_environment() -> Result<Self> {
         let set = |name| env::var(name).ok().filter(|value| !value.is_empty());
         let urls = set("LANDFAST_URL").unwrap_or_else(|| URL_DEFAULT.to_owned());
-        let client = Self::connect(urls.split(',').filter(|url| !url.trim().is_empty()))?;
+        let mut client = Self::connect(urls.split(',').filter(|url| !url.trim().is_empty()))?;
+        if let Some(path) = set("LANDFAST_TLS_CA") {
+            client = client.with_ca(Path::new(&path))?;
+        }
         match set("LANDFAST_TOKEN") {
             Some(token) => client.with_token(&token),
             None => Ok(client),
@@ -68,6 +80,15 @@ impl Client {
         })?;
         header.set_sensitive(true);
         self.core.connections.authorization = Some(header);
+        Ok(self)
+    }
+
+    /// Accepts the certificates of `https` servers that an authority in this PEM file has signed, instead of those
+    /// of the system's authorities.
+    pub fn with_ca(mut self, path: &Path) -> Result<Self> {
+        let authorization = self.core.connections.authorization.take();
+        self.core.connections = Connections::to(&self.nodes, trust::in_file(path)?);
+        self.core.connections.authorization = authorization;
         Ok(self)
     }
 
@@ -109,6 +130,7 @@ impl Clone for Client {
     fn clone(&self) -> Self {
         Self {
             core: self.core.clone(),
+            nodes: Arc::clone(&self.nodes),
             after: Arc::new(After::clone(&self.after)),
         }
     }

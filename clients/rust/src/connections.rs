@@ -6,15 +6,18 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, header, response::Parts};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
+use rustls::ClientConfig;
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     call::{Call, Condition, Response},
     limits::{CONNECT_MAX, CONNECTIONS_MAX, IDLE_MAX},
+    nodes::Address,
     pace::{self, TOO_LATE},
 };
 
@@ -46,7 +49,7 @@ impl Event {
 /// Every connection of one client. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Connections {
-    http: Client<HttpConnector, Full<Bytes>>,
+    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     nodes: Arc<[Node]>,
     /// The credentials in every request.
     pub(crate) authorization: Option<HeaderValue>,
@@ -54,22 +57,26 @@ pub(crate) struct Connections {
 
 #[derive(Debug)]
 struct Node {
+    scheme: &'static str,
     address: String,
     places: Semaphore,
 }
 
 impl Connections {
-    pub(crate) fn to(nodes: &[String]) -> Self {
+    /// `trust` is for the nodes with TLS.
+    pub(crate) fn to(nodes: &[Address], trust: Arc<ClientConfig>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_MAX));
         connector.set_nodelay(true);
+        connector.enforce_http(false);
         let http = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_MAX)
             .pool_max_idle_per_host(CONNECTIONS_MAX)
-            .build(connector);
-        let node = |address: &String| Node {
-            address: address.clone(),
+            .build(HttpsConnector::from((connector, trust)));
+        let node = |address: &Address| Node {
+            scheme: if address.is_tls { "https" } else { "http" },
+            address: address.authority.clone(),
             places: Semaphore::new(CONNECTIONS_MAX),
         };
         Self {
@@ -87,7 +94,7 @@ impl Connections {
     /// its pace.
     pub(crate) async fn send(&self, node: usize, call: &Call, most: Duration) -> Event {
         let node = &self.nodes[node];
-        let request = match self.request(&node.address, call) {
+        let request = match self.request(node, call) {
             Ok(request) => request,
             Err(error) => return Event::Malformed(format!("it cannot be sent: {error}")),
         };
@@ -110,10 +117,10 @@ impl Connections {
         }
     }
 
-    fn request(&self, address: &str, call: &Call) -> Result<Request<Full<Bytes>>, http::Error> {
+    fn request(&self, node: &Node, call: &Call) -> Result<Request<Full<Bytes>>, http::Error> {
         let mut request = Request::builder()
             .method(call.method.clone())
-            .uri(format!("http://{address}{}", call.path))
+            .uri(format!("{}://{}{}", node.scheme, node.address, call.path))
             .header(header::USER_AGENT, USER_AGENT);
         let effect = call.effect.map(|place| place.to_string());
         let condition = match &call.condition {

@@ -43,6 +43,7 @@ mod pace;
 mod problem;
 mod state;
 mod transaction;
+mod trust;
 mod unanswered;
 
 pub use begin::{Begin, RUNS_MAX};

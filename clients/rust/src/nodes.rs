@@ -18,8 +18,16 @@ pub const URL_DEFAULT: &str = "http://127.0.0.1:7600";
 /// The most servers that a client accepts.
 pub const NODES_MAX: usize = 64;
 
-/// The addresses, each as `HOST:PORT`.
-pub(crate) fn parse<I>(urls: I) -> Result<Arc<[String]>>
+/// The address of one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) is_tls: bool,
+    /// `HOST:PORT`.
+    pub(crate) authority: String,
+}
+
+/// The addresses.
+pub(crate) fn parse<I>(urls: I) -> Result<Arc<[Address]>>
 where
     I: IntoIterator,
     I::Item: AsRef<str>,
@@ -34,7 +42,7 @@ where
     Ok(nodes.into())
 }
 
-fn address(url: &str) -> Result<String> {
+fn address(url: &str) -> Result<Address> {
     let refuse = |why: &str| {
         let (what, why) = (
             format!("connect to {url:?}"),
@@ -44,20 +52,21 @@ fn address(url: &str) -> Result<String> {
     };
     let no_url = || refuse("it is not the URL of a server");
     let uri: Uri = url.parse().map_err(|_| no_url())?;
-    if uri.scheme() == Some(&Scheme::HTTPS) {
-        return Err(refuse("this client does not speak TLS"));
-    }
-    let is_http = uri.scheme() == Some(&Scheme::HTTP);
+    let is_tls = uri.scheme() == Some(&Scheme::HTTPS);
+    let is_http = is_tls || uri.scheme() == Some(&Scheme::HTTP);
     let is_plain = is_http && uri.path() == "/" && uri.query().is_none();
     let authority = uri.authority().filter(|_| is_plain).ok_or_else(no_url)?;
-    match (authority.port_u16(), authority.host()) {
-        (_, "") => Err(no_url()),
+    let authority = match (authority.port_u16(), authority.host()) {
+        (_, "") => return Err(no_url()),
         (Some(port), host) if authority.as_str() == format!("{host}:{port}") => {
-            Ok(format!("{host}:{port}"))
+            format!("{host}:{port}")
         }
-        (None, host) if authority.as_str() == host => Ok(format!("{host}:80")),
-        _ => Err(no_url()),
-    }
+        (None, host) if authority.as_str() == host => {
+            format!("{host}:{}", if is_tls { 443 } else { 80 })
+        }
+        _ => return Err(no_url()),
+    };
+    Ok(Address { is_tls, authority })
 }
 
 /// The node for the next request. Moving on is idempotent: two tasks that lose one node move one
@@ -119,15 +128,28 @@ mod tests {
             "http://127.0.0.1:7600",
             " http://[::1]:7601/",
             "http://state.example",
+            "https://state.example",
+            "https://127.0.0.1:1",
         ]);
+        let nodes = nodes.expect("addresses");
+        let nodes: Vec<_> = nodes
+            .iter()
+            .map(|node| (node.is_tls, &*node.authority))
+            .collect();
         assert_eq!(
-            *nodes.expect("addresses"),
-            ["127.0.0.1:7600", "[::1]:7601", "state.example:80"]
+            nodes,
+            [
+                (false, "127.0.0.1:7600"),
+                (false, "[::1]:7601"),
+                (false, "state.example:80"),
+                (true, "state.example:443"),
+                (true, "127.0.0.1:1"),
+            ]
         );
         for bad in [
             "",
             "127.0.0.1:7600",
-            "https://a",
+            "https://",
             "http://",
             "http://a/v1",
             "http://a/?b",

@@ -10,6 +10,7 @@ use std::{
 
 use embedded::{Inspection, OpenError as EmbeddedError, RecoveryReport};
 use http_frontend::Status;
+use listener::{Tls, TlsFiles};
 use nix::sys::statvfs::statvfs;
 use redis_provider::{OpenError, Redis};
 use sandbox::process::Enforcement;
@@ -70,6 +71,14 @@ pub(super) fn all(settings: &Settings, target: &Target, verify: bool) -> Vec<Fin
         }
         .of("server"),
     ]);
+    let security = &settings.security;
+    if security.zookeeper_secure != Listen::Off {
+        let secure = port("--zookeeper-secure-listen", security.zookeeper_secure, running);
+        findings.push(secure.of("port zookeeper-secure"));
+    }
+    if let Some(files) = &security.tls {
+        findings.push(certificate(files).of("certificate"));
+    }
     if verify {
         findings.push(stored_bytes(settings).of("stored bytes"));
     }
@@ -307,6 +316,16 @@ fn port(flag: &str, listen: Listen, running: Option<&Status>) -> Finding {
         Err(error) => fail(
             format!("{address}: {error}"),
             format!("stop what listens there, or choose another address with {flag}"),
+        ),
+    }
+}
+
+fn certificate(files: &TlsFiles) -> Finding {
+    match Tls::load(files.clone()) {
+        Ok(_) => ok(format!("{} loads", files.certificate.display())),
+        Err(error) => fail(
+            error.to_string(),
+            "give a certificate and its key in PEM files, by --tls-cert and --tls-key",
         ),
     }
 }

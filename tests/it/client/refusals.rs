@@ -1,6 +1,6 @@
 //! Every refusal that the real program can be made to give, by its kind.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, path::Path, time::Duration};
 
 use landfast_client::{Client, ErrorKind, Isolation, Outcome, Result};
 
@@ -186,6 +186,41 @@ async fn a_conflict_has_its_own_kind_and_the_body_runs_again() {
     );
     state.put("k", "theirs").await.expect("written");
     reader.commit().await.expect("it only read");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_tls_is_reached_by_clients_that_trust_its_authority() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/testdata/tls");
+    let file = |name: &str| format!("{folder}/{name}.pem");
+    let (certificate, key) = (file("server"), file("server-key"));
+    let options = ["--tls-cert", &certificate, "--tls-key", &key];
+    let server = Server::start(&mut process::serve(directory.path(), &options));
+    let url = format!("https://{}", server.address("http"));
+    let client = Client::connect([&url]).expect("an address");
+    let client = client.with_timeout(Duration::from_secs(5));
+    let trusting = client
+        .clone()
+        .with_ca(Path::new(&file("ca")))
+        .expect("a file");
+    let state = trusting.state();
+    state.put("k", "v").await.expect("it is reached");
+    assert_eq!(
+        state.get("k").await.expect("again").as_deref(),
+        Some(&b"v"[..])
+    );
+    let wary = client
+        .with_ca(Path::new(&file("other-ca")))
+        .expect("a file");
+    let error = wary.state().get("k").await.expect_err("it is not trusted");
+    assert!(error.to_string().contains("certificate"), "{error}");
+    let nothing = trusting
+        .with_ca(Path::new(&file("server-key")))
+        .expect_err("no certificate");
+    assert!(
+        nothing.to_string().contains("it holds no certificate"),
+        "{nothing}"
+    );
 }
 
 /// T15.
