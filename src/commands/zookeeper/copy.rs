@@ -174,7 +174,7 @@ impl Copy {
         }
         let reply = walk.from.call(Request::count_descendants(path)).await?;
         Ok(if reply.code == OK {
-            reply.count()?.max(0) as u64 + 1
+            reply.count().with_context(|| from.to_string())?.max(0) as u64 + 1
         } else {
             0
         })

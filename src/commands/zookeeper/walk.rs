@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use futures_util::{
     StreamExt as _,
@@ -106,14 +107,6 @@ enum Stop {
     Broken(anyhow::Error),
     /// The other znodes go on.
     Here(Finding),
-}
-
-impl From<Malformed> for Stop {
-    fn from(error: Malformed) -> Self {
-        Self::Broken(
-            anyhow::Error::from(error).context("the server sent a reply that does not decode"),
-        )
-    }
 }
 
 type Step<T> = Result<T, Stop>;
@@ -340,7 +333,7 @@ impl Walk {
         while next < paths.len() && self.powers.deletes {
             let path = paths[next].clone();
             let reply = call(&self.to, Request::exists(&path)).await?;
-            let stat = accept("exists", reply)?.stat()?;
+            let stat = decoded(&self.to, accept("exists", reply)?.stat())?;
             if Kind::of_owner(stat.ephemeral_owner).is_none() {
                 break;
             }
@@ -395,6 +388,11 @@ impl Visited {
     }
 }
 
+fn decoded<T>(client: &Client, decoded: Result<T, Malformed>) -> Step<T> {
+    let broken = || format!("{}: a reply does not decode", client.hosts());
+    decoded.with_context(broken).map_err(Stop::Broken)
+}
+
 async fn call(client: &Client, request: Request) -> Step<Reply> {
     let reply = client.call(request).await;
     reply.map_err(|error| match error.downcast::<Unanswered>() {
@@ -424,8 +422,8 @@ async fn read(client: &Client, path: &str) -> Step<Option<Znode>> {
     if data.code == NO_NODE || acl.code == NO_NODE {
         return Ok(None);
     }
-    let acl = accept("getACL", acl)?.acl()?;
-    let (data, stat) = accept("getData", data)?.data()?;
+    let acl = decoded(client, accept("getACL", acl)?.acl())?;
+    let (data, stat) = decoded(client, accept("getData", data)?.data())?;
     Ok(Some(Znode { data, acl, stat }))
 }
 
@@ -438,7 +436,7 @@ async fn children(client: &Client, path: &str, has_any: bool) -> Step<BTreeSet<S
         "getChildren",
         call(client, Request::get_children(path)).await?,
     )?;
-    let mut names: BTreeSet<String> = reply.children()?.into_iter().collect();
+    let mut names: BTreeSet<String> = decoded(client, reply.children())?.into_iter().collect();
     if path == "/" {
         names.remove(RESERVED);
     }
