@@ -171,7 +171,7 @@ def only_a_subtree_is_copied_and_what_is_above_it_is_made(sides, path):
     source, target = sides
     source.create_all([path, f"{path}/a", f"{path}/a/b", f"{path}/a/b/c", f"{path}/other"])
     report = sides.copy("--path", f"{path}/a/b")
-    assert (report["verified"], report["created"]) == (True, 2)
+    assert (report["verified"], report["created"], report["equal"]) == (True, 4, 2)
     assert sorted(target.tree(path)) == [path, f"{path}/a", f"{path}/a/b", f"{path}/a/b/c"]
 
 
