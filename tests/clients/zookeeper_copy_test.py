@@ -8,18 +8,26 @@ import itertools
 import os
 import signal
 import socket
+import struct
 import subprocess
 import threading
 
 import pytest
+from kazoo import security
 from kazoo.exceptions import NoNodeError
-from kazoo.security import make_acl, make_digest_acl
 
 import server as servers
 import waiting
 from zookeeper_copy import FAN_OUT, PAIRS, Sides
 
 numbers = itertools.count()
+
+
+class StrictLandfast(servers.Landfast):
+    """It takes short packets only."""
+
+    def options(self):
+        return [*super().options(), "--zookeeper-packet-bytes-max", "100000"]
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids="-to-".join)
@@ -41,8 +49,8 @@ def path():
 
 def a_tree_is_copied_with_data_and_acls(sides, path):
     source, target = sides
-    owner = make_digest_acl("owner", "secret", all=True)
-    readable = [owner, make_acl("world", "anyone", read=True, create=True)]
+    owner = security.make_digest_acl("owner", "secret", all=True)
+    readable = [owner, security.make_acl("world", "anyone", read=True, create=True)]
     source.client.create(path, b"top")
     source.client.create(f"{path}/empty", b"")
     source.client.create(f"{path}/long", os.urandom(900_000))
@@ -66,7 +74,7 @@ def a_second_copy_brings_changes_and_deletes_only_when_told(sides, path):
     source.create_all([path, f"{path}/a", f"{path}/b", f"{path}/b/c"])
     sides.copy("--path", path)
     source.client.set(f"{path}/a", b"new")
-    source.client.set_acls(f"{path}/b", [make_acl("world", "anyone", read=True, create=True, delete=True)])
+    source.client.set_acls(f"{path}/b", [security.make_acl("world", "anyone", read=True, create=True, delete=True)])
     source.client.delete(f"{path}/b/c")
     target.client.create(f"{path}/other/deep", b"", makepath=True)
     target.client.create(f"{path}/live", b"", ephemeral=True)
@@ -146,9 +154,9 @@ def a_source_that_never_rests_is_reported(sides, path):
 def a_wrong_password_names_the_znodes_and_what_to_give(sides, path):
     source, target = sides
     source.create_all([path, f"{path}/open"])
-    guarded = [make_digest_acl("boss", "right", all=True)]
+    guarded = [security.make_digest_acl("boss", "right", all=True)]
     source.client.create(f"{path}/guarded", b"", acl=guarded)
-    shown = [*guarded, make_acl("world", "anyone", read=True)]
+    shown = [*guarded, security.make_acl("world", "anyone", read=True)]
     source.client.create(f"{path}/hidden", b"", acl=shown)
     report = sides.copy("--path", path, "--from-auth", "digest:boss:wrong", status=1)
     assert (report["created"], report["failed"], report["verified"]) == (2, 2, False)
@@ -163,7 +171,7 @@ def only_a_subtree_is_copied_and_what_is_above_it_is_made(sides, path):
     source, target = sides
     source.create_all([path, f"{path}/a", f"{path}/a/b", f"{path}/a/b/c", f"{path}/other"])
     report = sides.copy("--path", f"{path}/a/b")
-    assert (report["verified"], report["created"]) == (True, 2)
+    assert (report["verified"], report["created"], report["equal"]) == (True, 4, 2)
     assert sorted(target.tree(path)) == [path, f"{path}/a", f"{path}/a/b", f"{path}/a/b/c"]
 
 
@@ -211,20 +219,70 @@ def a_copy_goes_on_after_a_restart_of_the_target(sides, path):
     assert report["verified"] and report["equal"] == len(paths)
 
 
-def a_peer_that_is_no_zookeeper_is_named(sides):
-    """Whatever it sends: the command ends with an error."""
-    for answer in [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff\xff\xff\xff", b"\0\0\0\x04\0\0\0\0", b"\0\0\0\x24" + bytes(36)]:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
+def a_znode_beyond_the_packet_limit_of_the_target_is_named_and_the_others_are_copied(sides, path, tmp_path):
+    source, _ = sides
+    paths = source.fill(path)
+    source.client.create(f"{path}/long", bytes(150_000))
+    strict = StrictLandfast(tmp_path).start()
+    try:
+        command = [strict.program, "zookeeper", "copy", "--json", "--from", source.server.hosts, "--to", strict.hosts]
+        copying = subprocess.Popen([*command, "--path", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        report = sides.ended(copying, 1)
+    finally:
+        strict.stop()
+    assert (report["equal"], report["failed"]) == (len(paths), 1)
+    (difference,) = report["differences"]
+    assert difference["path"] == f"{path}/long" and "--zookeeper-packet-bytes-max" in difference["what"]
 
-            def serve():
-                with listener.accept()[0] as connection:
-                    connection.recv(100)
-                    connection.sendall(answer)
 
-            serving = threading.Thread(target=serve, daemon=True)
-            serving.start()
-            command = [servers.Landfast.program, "zookeeper", "copy", "--from", f"127.0.0.1:{port}", "--to", sides.target.server.hosts]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
-            serving.join(waiting.GUARD_SECONDS)
-        assert done.returncode == 1 and done.stderr.startswith(f"landfast: --from: 127.0.0.1:{port}: "), done.stderr
+CONNECTED = struct.pack(">iiiqi16sb", 37, 0, 30000, 1, 16, bytes(16), 0)
+
+
+@pytest.mark.parametrize(
+    ("connected", "answer"),
+    [
+        (b"", b""),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", b""),
+        (b"\xff\xff\xff\xff", b""),
+        (b"\0\0\0\x04\0\0\0\0", b""),
+        (struct.pack(">iiiqi16sb", 37, 0, 0, 0, 16, bytes(16), 0), b""),
+        (CONNECTED, b""),
+        (CONNECTED, b"\0\0\0\x03abc"),
+        (CONNECTED, b"\x7f\xff\xff\xff"),
+        (CONNECTED, struct.pack(">iiqi", 16, 77, 0, 0)),
+        (CONNECTED, struct.pack(">iiqi", 16, 1, 0, 0)),
+        (CONNECTED, struct.pack(">iiqii", 20, 1, 0, 0, 0x7FFFFFFF)),
+    ],
+    ids=str,
+)
+def a_peer_that_is_no_zookeeper_is_named(sides, connected, answer):
+    """Whatever it sends, the command ends with an error."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def serve():
+            while True:
+                try:
+                    connection = listener.accept()[0]
+                except OSError:
+                    return
+                with connection:
+                    connection.settimeout(10)
+                    try:
+                        connection.recv(100)
+                        connection.sendall(connected)
+                        if connected == CONNECTED:
+                            connection.recv(100)
+                            connection.sendall(answer)
+                    except OSError:
+                        pass
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        command = [servers.Landfast.program, "zookeeper", "copy", "--from", f"127.0.0.1:{port}"]
+        command += ["--to", sides.target.server.hosts]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
+        listener.shutdown(socket.SHUT_RDWR)
+        serving.join(waiting.GUARD_SECONDS)
+    assert done.returncode == 1 and done.stderr.startswith("landfast: ") and not done.stdout, (done.stderr, done.stdout)
+    assert f"127.0.0.1:{port}" in done.stderr

@@ -41,11 +41,11 @@ const RECONNECT_WAIT: Duration = Duration::from_mins(1);
 /// The pause between two such attempts.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(250);
 /// How often one request is sent before its losses are an error.
-const ATTEMPTS_MAX: u32 = 8;
-/// The same for a request of at least [`LONG_BYTES`]: servers close the connection on a packet that is too long, and those
-/// requests that were lost with it must not fail.
+const ATTEMPTS_MAX: u32 = 64;
+/// The same for a request of at least [`LONG_BYTES`]. Servers close the connection on a packet that is too long. Shorter
+/// requests are lost with it, and must not fail.
 const LONG_ATTEMPTS_MAX: u32 = 2;
-const LONG_BYTES: usize = 500_000;
+const LONG_BYTES: usize = 64 << 10;
 /// The free room for each read from the socket.
 const READ_BYTES: usize = 64 << 10;
 
@@ -141,17 +141,30 @@ impl Client {
     /// The reply, over as many connections as it takes. Errors: no server could be reached for
     /// [`RECONNECT_WAIT`].
     pub(super) async fn call(&self, mut request: Request) -> anyhow::Result<Reply> {
-        for attempt in 1.. {
+        let bytes = request.bytes();
+        let attempts_max = if bytes < LONG_BYTES {
+            ATTEMPTS_MAX
+        } else {
+            LONG_ATTEMPTS_MAX
+        };
+        let mut attempts = 0;
+        loop {
             let wire = self.wire().await?;
             if let Ok(reply) = wire.send(&mut request).await {
                 return Ok(reply);
             }
-            let bytes = request.bytes();
-            if attempt >= ATTEMPTS_MAX || (attempt >= LONG_ATTEMPTS_MAX && bytes >= LONG_BYTES) {
-                return Err(Unanswered { bytes }.into());
+            attempts += 1;
+            if attempts == attempts_max {
+                let reason = wire.queue.lock().ended.clone().unwrap_or_default();
+                let hosts = self.hosts.clone();
+                return Err(Unanswered {
+                    hosts,
+                    reason,
+                    bytes,
+                }
+                .into());
             }
         }
-        unreachable!("the loop ends by a return")
     }
 
     /// The connection, which is replaced if it broke.
@@ -187,13 +200,15 @@ impl Client {
     }
 }
 
-/// The server closed each connection that carried the request.
+/// Each connection that carried the request was lost.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the server closes the connection on this request of {bytes} bytes; raise its limit of packets (jute.maxbuffer of \
-     ZooKeeper, --zookeeper-packet-bytes-max of Landfast)"
+    "{hosts}: the connection is lost with each attempt at this request of {bytes} bytes ({reason}); if it is long, raise the limit \
+     of packets (jute.maxbuffer of ZooKeeper, --zookeeper-packet-bytes-max of Landfast)"
 )]
 pub(super) struct Unanswered {
+    hosts: Hosts,
+    reason: String,
     bytes: usize,
 }
 

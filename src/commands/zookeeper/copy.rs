@@ -1,6 +1,6 @@
 //! `landfast zookeeper copy`: passes over a tree until both sides are equal.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{cell::RefCell, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
@@ -11,8 +11,7 @@ use super::{
     connection::{Client, Credentials, Hosts},
     kinds,
     protocol::{Code, NO_NODE, OK, Request},
-    report::{Last, Report},
-    walk::{Powers, QUOTAS, RESERVED, Walk},
+    walk::{QUOTAS, RESERVED, Walk},
 };
 use crate::settings::{self, Listen};
 
@@ -91,20 +90,18 @@ impl Copy {
             let from = from.await.context("--from")?;
             let to = Client::connect(to, self.to_auth.clone());
             let to = to.await.context("--to")?;
-            let powers = Powers {
-                deletes: self.delete,
-                raises_counters: self.sequences,
-            };
             let walk = Walk {
                 from,
                 to,
                 kinds,
-                powers,
+                deletes: self.delete,
+                raises_counters: self.sequences,
+                report: RefCell::default(),
             };
             let copied = self.passes(&walk).await;
             walk.from.close().await;
             walk.to.close().await;
-            copied
+            copied.map(|()| walk.report.into_inner())
         })?;
         super::super::print(&if self.json {
             report.json()?
@@ -131,10 +128,9 @@ impl Copy {
     }
 
     /// Copies until a pass has found nothing to do.
-    async fn passes(&self, walk: &Walk) -> anyhow::Result<Report> {
+    async fn passes(&self, walk: &Walk) -> anyhow::Result<()> {
         let path = &self.path.0;
         let total = self.total(walk).await?;
-        let mut report = Report::default();
         let mut tops = vec![path.clone()];
         let quotas = format!("{QUOTAS}{}", path.trim_end_matches('/'));
         if self.quotas && walk.from.call(Request::exists(&quotas)).await?.code == OK {
@@ -145,22 +141,22 @@ impl Copy {
                 walk.create_ancestor(&top[..end]).await?;
             }
         }
-        loop {
-            report.passes += 1;
-            report.last = Last::default();
+        for pass in 1..=PASSES_MAX {
+            walk.report.borrow_mut().begin(pass);
             // A pass sees all that was there when it began.
             for side in [&walk.from, &walk.to] {
                 side.call(Request::sync(path)).await?;
             }
-            let bar = bar(total, report.passes);
+            let bar = bar(total, pass);
             for top in &tops {
-                walk.pass(top, &mut report, &bar).await?;
+                walk.pass(top, &bar).await?;
             }
             bar.finish_and_clear();
-            if report.last.changed == 0 || report.passes == PASSES_MAX {
-                return Ok(report);
+            if walk.report.borrow().last.changed == 0 {
+                break;
             }
         }
+        Ok(())
     }
 
     /// The number of the source's znodes, or zero if it is too old to tell.
@@ -174,7 +170,7 @@ impl Copy {
         }
         let reply = walk.from.call(Request::count_descendants(path)).await?;
         Ok(if reply.code == OK {
-            reply.count()?.max(0) as u64 + 1
+            reply.count().with_context(|| from.to_string())?.max(0) as u64 + 1
         } else {
             0
         })

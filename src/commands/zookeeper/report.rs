@@ -84,6 +84,11 @@ impl Last {
 }
 
 impl Report {
+    pub(super) fn begin(&mut self, pass: u32) {
+        self.passes = pass;
+        self.last = Last::default();
+    }
+
     /// Whether the last pass found every znode of the source equal on the target.
     pub(super) fn is_verified(&self) -> bool {
         self.last.changed == 0 && self.last.failed == 0

@@ -4,8 +4,9 @@
 //! The walk goes depth first, parents before their children, with many znodes in flight. It holds
 //! the data of those only, and the names of the open parents' children.
 
-use std::collections::BTreeSet;
+use std::{cell::RefCell, collections::BTreeSet};
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use futures_util::{
     StreamExt as _,
@@ -46,20 +47,16 @@ pub(super) const QUOTAS: &str = "/zookeeper/quota";
 /// The server itself counts in these.
 const QUOTA_STATISTICS: &str = "/zookeeper_stats";
 
-/// What a copy may do beside creating and updating.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Powers {
-    pub(super) deletes: bool,
-    pub(super) raises_counters: bool,
-}
-
 /// Both sides of a copy.
 #[derive(Debug)]
 pub(super) struct Walk {
     pub(super) from: Client,
     pub(super) to: Client,
     pub(super) kinds: Kinds,
-    pub(super) powers: Powers,
+    pub(super) deletes: bool,
+    pub(super) raises_counters: bool,
+    /// All visits run in one task.
+    pub(super) report: RefCell<Report>,
 }
 
 /// A znode to visit.
@@ -84,18 +81,12 @@ impl Znode {
     }
 }
 
-/// The result of a visit.
+/// A visit, and its result.
 #[derive(Debug, Default)]
-struct Visited {
+struct Visit {
     path: String,
     bytes: usize,
-    created: Option<Kind>,
-    updated: bool,
-    deleted: u64,
-    is_ephemeral: bool,
-    is_counter_low: bool,
-    is_counter_raised: bool,
-    findings: Vec<(String, Finding)>,
+    is_different: bool,
     next: Vec<Next>,
 }
 
@@ -108,24 +99,11 @@ enum Stop {
     Here(Finding),
 }
 
-impl From<Malformed> for Stop {
-    fn from(error: Malformed) -> Self {
-        Self::Broken(
-            anyhow::Error::from(error).context("the server sent a reply that does not decode"),
-        )
-    }
-}
-
 type Step<T> = Result<T, Stop>;
 
 impl Walk {
-    /// Visits `top` and everything below it. The counts go to `report`.
-    pub(super) async fn pass(
-        &self,
-        top: &str,
-        report: &mut Report,
-        bar: &ProgressBar,
-    ) -> anyhow::Result<()> {
+    /// Visits `top` and everything below it.
+    pub(super) async fn pass(&self, top: &str, bar: &ProgressBar) -> anyhow::Result<()> {
         let path = top.to_owned();
         let mut stack = vec![Next {
             path,
@@ -138,77 +116,87 @@ impl Walk {
             {
                 running.push(self.visit(next));
             }
-            let Some(visited) = running.next().await else {
+            let Some(visit) = running.next().await else {
                 return Ok(());
             };
-            let visited = visited?;
-            let by_bytes = WINDOW_BYTES / visited.bytes.max(1);
+            let visit = visit?;
+            let by_bytes = WINDOW_BYTES / visit.bytes.max(1);
             window = (window + 1).min(by_bytes).clamp(WINDOW_MIN, WINDOW_MAX);
             bar.inc(1);
-            stack.extend(visited.count(report));
+            stack.extend(visit.next);
         }
     }
 
-    async fn visit(&self, next: Next) -> anyhow::Result<Visited> {
-        let mut visited = Visited {
-            path: next.path,
-            ..Visited::default()
+    async fn visit(&self, Next { path, is_new }: Next) -> anyhow::Result<Visit> {
+        let mut visit = Visit {
+            path: path.clone(),
+            ..Visit::default()
         };
-        match self.compare(&mut visited, next.is_new).await {
+        match self.compare(&mut visit, is_new).await {
             Ok(()) => {}
-            Err(Stop::Broken(error)) => return Err(error.context(visited.path)),
-            Err(Stop::Here(finding)) => {
-                let path = visited.path.clone();
-                visited.findings.push((path, finding));
-            }
+            Err(Stop::Broken(error)) => return Err(error.context(path)),
+            Err(Stop::Here(finding)) => self.found(&mut visit, path, finding),
         }
-        Ok(visited)
+        Ok(visit)
     }
 
-    async fn compare(&self, visited: &mut Visited, is_new: bool) -> Step<()> {
-        let path = visited.path.clone();
+    fn found(&self, visit: &mut Visit, path: String, finding: Finding) {
+        visit.is_different = true;
+        self.report.borrow_mut().last.add(path, finding);
+    }
+
+    fn changed(&self, visit: &mut Visit, what: &'static str) {
+        self.found(visit, visit.path.clone(), Finding::Changed(what));
+    }
+
+    async fn compare(&self, visit: &mut Visit, is_new: bool) -> Step<()> {
+        let path = visit.path.clone();
         let (source, target) = if is_new {
             (read(&self.from, &path).await, Ok(None))
         } else {
             join(read(&self.from, &path), read(&self.to, &path)).await
         };
-        let Some(source) = source? else {
+        let (source, mut target) = (source?, target?);
+        let Some(source) = source else {
             return Err(Stop::Here(Finding::Changed("it went on the source")));
         };
-        visited.bytes = source.data.as_ref().map_or(0, Bytes::len);
+        visit.bytes = source.data.as_ref().map_or(0, Bytes::len);
         let Some(kind) = Kind::of_owner(source.stat.ephemeral_owner) else {
-            visited.is_ephemeral = true;
-            return match target? {
-                Some(target) if !target.is_ephemeral() => self.extra(visited, path).await,
+            self.report.borrow_mut().last.ephemerals += 1;
+            return match target {
+                Some(target) if !target.is_ephemeral() => self.extra(visit, path).await,
                 _ => Ok(()),
             };
         };
         refuse_hidden(&source, "--from-auth")?;
-        let mut target = target?;
+        let mut is_created = false;
         if target.is_none() {
-            let kind = self.kinds.of(&path, kind);
-            if self.create(&path, &source, kind).await? {
-                visited.created = Some(kind);
-                visited.changed("created");
+            is_created = self.create(&path, &source, kind).await?;
+            if is_created {
+                self.changed(visit, "created");
             } else {
                 target = read(&self.to, &path).await?;
             }
         }
-        if let Some(target) = &target {
-            self.update(visited, &source, target).await?;
-        } else if visited.created.is_none() {
-            visited.changed("it comes and goes on the target");
-            return Ok(());
+        match &target {
+            Some(target) => self.update(visit, &source, target).await?,
+            None if is_created => {}
+            None => {
+                return Err(Stop::Here(Finding::Changed(
+                    "it comes and goes on the target",
+                )));
+            }
         }
-        self.children(visited, &source, target.as_ref()).await
+        self.children(visit, &source, target.as_ref()).await?;
+        self.report.borrow_mut().last.equal += u64::from(!visit.is_different);
+        Ok(())
     }
 
     /// Creates a znode above the copied tree, if the target lacks it.
     pub(super) async fn create_ancestor(&self, path: &str) -> anyhow::Result<()> {
         let made = async {
             if let Some(source) = read(&self.from, path).await? {
-                self.create(path, &source, self.kinds.of(path, Kind::Persistent))
-                    .await?;
+                self.create(path, &source, Kind::Persistent).await?;
             }
             Ok(())
         };
@@ -218,11 +206,19 @@ impl Walk {
         })
     }
 
-    /// Returns whether the znode was created. Otherwise it exists.
-    async fn create(&self, path: &str, source: &Znode, kind: Kind) -> Step<bool> {
+    /// Returns whether the znode was created. Otherwise it exists. `said` is the kind that its Stat
+    /// gives.
+    async fn create(&self, path: &str, source: &Znode, said: Kind) -> Step<bool> {
+        let kind = self.kinds.of(path, said);
         let request = Request::create(path, source.data.as_deref(), &source.acl, kind);
         match call(&self.to, request).await?.code {
-            OK => Ok(true),
+            OK => {
+                let report = &mut *self.report.borrow_mut();
+                report.created += 1;
+                report.containers += u64::from(kind == Kind::Container);
+                report.ttls += u64::from(matches!(kind, Kind::Ttl(_)));
+                Ok(true)
+            }
             NODE_EXISTS => Ok(false),
             // Its parent was a container, or had a TTL, or was deleted by a client.
             NO_NODE => Err(Stop::Here(Finding::Changed(
@@ -233,36 +229,36 @@ impl Walk {
     }
 
     /// Makes data and ACL of the target those of the source.
-    async fn update(&self, visited: &mut Visited, source: &Znode, target: &Znode) -> Step<()> {
+    async fn update(&self, visit: &mut Visit, source: &Znode, target: &Znode) -> Step<()> {
         if target.is_ephemeral() {
             let why = "an ephemeral znode of a live session is there on the target";
             return Err(Stop::Here(Finding::Failed(why.to_owned())));
         }
-        let path = visited.path.clone();
+        let path = visit.path.clone();
         let is_counted = path.starts_with(QUOTAS) && path.ends_with(QUOTA_STATISTICS);
         if source.data != target.data && !is_counted {
             let set = Request::set_data(&path, source.data.as_deref());
             accept("setData", call(&self.to, set).await?)?;
-            visited.changed("the data differed");
+            self.changed(visit, "the data differed");
         }
         if source.acl != target.acl {
             refuse_hidden(target, "--to-auth")?;
             let set = Request::set_acl(&path, &source.acl);
             accept("setACL", call(&self.to, set).await?)?;
-            visited.changed("the ACL differed");
+            self.changed(visit, "the ACL differed");
         }
-        visited.updated = !visited.findings.is_empty();
+        self.report.borrow_mut().updated += u64::from(visit.is_different);
         Ok(())
     }
 
     /// Finds the children to visit, and those that only the target has.
     async fn children(
         &self,
-        visited: &mut Visited,
+        visit: &mut Visit,
         source: &Znode,
         target: Option<&Znode>,
     ) -> Step<()> {
-        let path = visited.path.clone();
+        let path = visit.path.clone();
         let counts = |znode: &Znode| znode.stat.num_children > 0;
         let (here, there) = join(
             children(&self.from, &path, counts(source)),
@@ -270,8 +266,8 @@ impl Walk {
         )
         .await;
         let (here, there) = (here?, there?);
-        let is_new = visited.created.is_some();
-        visited.next = here
+        let is_new = target.is_none();
+        visit.next = here
             .iter()
             .map(|name| Next {
                 path: child(&path, name),
@@ -279,10 +275,10 @@ impl Walk {
             })
             .collect();
         for name in there.difference(&here) {
-            self.extra(visited, child(&path, name)).await?;
+            self.extra(visit, child(&path, name)).await?;
         }
         match target {
-            Some(target) => self.counter(visited, source, target, &here).await,
+            Some(target) => self.counter(visit, source, target, &here).await,
             None => Ok(()),
         }
     }
@@ -290,18 +286,19 @@ impl Walk {
     /// Compares the next sequence numbers of the children.
     async fn counter(
         &self,
-        visited: &mut Visited,
+        visit: &mut Visit,
         source: &Znode,
         target: &Znode,
         children: &BTreeSet<String>,
     ) -> Step<()> {
         let behind = source.stat.creates() - target.stat.creates();
-        let path = &visited.path;
+        let path = &visit.path;
         if behind <= 0 || path == "/" || path.starts_with(QUOTAS) {
             return Ok(());
         }
-        if !self.powers.raises_counters {
-            visited.is_counter_low = children.iter().any(|name| is_sequential(name));
+        if !self.raises_counters {
+            let is_low = children.iter().any(|name| is_sequential(name));
+            self.report.borrow_mut().last.low_counters += u64::from(is_low);
             return Ok(());
         }
         if behind > RAISE_MAX {
@@ -328,19 +325,19 @@ impl Walk {
             }
         }
         call(&self.to, Request::delete(&filler)).await?;
-        visited.is_counter_raised = true;
-        visited.changed("its sequence counter was lower");
+        self.report.borrow_mut().raised_counters += 1;
+        self.changed(visit, "its sequence counter was lower");
         Ok(())
     }
 
     /// Reports a subtree that only the target has, or deletes it. One that live sessions own a part
     /// of stays.
-    async fn extra(&self, visited: &mut Visited, top: String) -> Step<()> {
+    async fn extra(&self, visit: &mut Visit, top: String) -> Step<()> {
         let (mut paths, mut next) = (vec![top.clone()], 0);
-        while next < paths.len() && self.powers.deletes {
+        while next < paths.len() && self.deletes {
             let path = paths[next].clone();
             let reply = call(&self.to, Request::exists(&path)).await?;
-            let stat = accept("exists", reply)?.stat()?;
+            let stat = decoded(&self.to, accept("exists", reply)?.stat())?;
             if Kind::of_owner(stat.ephemeral_owner).is_none() {
                 break;
             }
@@ -349,7 +346,7 @@ impl Walk {
             paths.extend(names.iter().map(|name| child(&path, name)));
         }
         if next < paths.len() {
-            visited.findings.push((top, Finding::Extra));
+            self.found(visit, top, Finding::Extra);
             return Ok(());
         }
         for batch in paths.rchunks(BATCH) {
@@ -359,40 +356,19 @@ impl Walk {
                 let reply = deleted?;
                 if reply.code != NO_NODE {
                     accept("delete", reply)?;
-                    visited.deleted += 1;
+                    self.report.borrow_mut().deleted += 1;
                 }
             }
         }
-        visited
-            .findings
-            .push((top, Finding::Changed("only on the target, and deleted")));
+        let deleted = Finding::Changed("only on the target, and deleted");
+        self.found(visit, top, deleted);
         Ok(())
     }
 }
 
-impl Visited {
-    fn changed(&mut self, what: &'static str) {
-        self.findings
-            .push((self.path.clone(), Finding::Changed(what)));
-    }
-
-    /// Adds it to the counts. Returns the znodes to visit after it.
-    fn count(self, report: &mut Report) -> Vec<Next> {
-        report.created += u64::from(self.created.is_some());
-        report.containers += u64::from(self.created == Some(Kind::Container));
-        report.ttls += u64::from(matches!(self.created, Some(Kind::Ttl(_))));
-        report.updated += u64::from(self.updated);
-        report.deleted += self.deleted;
-        report.raised_counters += u64::from(self.is_counter_raised);
-        let last = &mut report.last;
-        last.ephemerals += u64::from(self.is_ephemeral);
-        last.low_counters += u64::from(self.is_counter_low);
-        last.equal += u64::from(self.findings.is_empty() && !self.is_ephemeral);
-        for (path, finding) in self.findings {
-            last.add(path, finding);
-        }
-        self.next
-    }
+fn decoded<T>(client: &Client, decoded: Result<T, Malformed>) -> Step<T> {
+    let broken = || format!("{}: a reply does not decode", client.hosts());
+    decoded.with_context(broken).map_err(Stop::Broken)
 }
 
 async fn call(client: &Client, request: Request) -> Step<Reply> {
@@ -424,8 +400,8 @@ async fn read(client: &Client, path: &str) -> Step<Option<Znode>> {
     if data.code == NO_NODE || acl.code == NO_NODE {
         return Ok(None);
     }
-    let acl = accept("getACL", acl)?.acl()?;
-    let (data, stat) = accept("getData", data)?.data()?;
+    let acl = decoded(client, accept("getACL", acl)?.acl())?;
+    let (data, stat) = decoded(client, accept("getData", data)?.data())?;
     Ok(Some(Znode { data, acl, stat }))
 }
 
@@ -438,7 +414,7 @@ async fn children(client: &Client, path: &str, has_any: bool) -> Step<BTreeSet<S
         "getChildren",
         call(client, Request::get_children(path)).await?,
     )?;
-    let mut names: BTreeSet<String> = reply.children()?.into_iter().collect();
+    let mut names: BTreeSet<String> = decoded(client, reply.children())?.into_iter().collect();
     if path == "/" {
         names.remove(RESERVED);
     }
