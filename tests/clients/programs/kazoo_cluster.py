@@ -13,6 +13,7 @@ import types
 
 import pytest
 
+import redis_server
 import server as servers
 
 HERE = pathlib.Path(__file__).parent
@@ -27,9 +28,9 @@ SUPER_DIGEST = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="
 class Node:
     """One server, with the methods of `kazoo.testing.common.ManagedZooKeeper`."""
 
-    def __init__(self):
+    def __init__(self, new):
         self.directory = pathlib.Path(tempfile.mkdtemp())
-        self.server = servers.new(self.directory)
+        self.server = new(self.directory / "server")
         self.server.super_digest = SUPER_DIGEST
         self.running = False
 
@@ -57,19 +58,27 @@ class Node:
 
     def reset(self):
         self.stop()
-        shutil.rmtree(self.directory / "data", ignore_errors=True)
+        shutil.rmtree(self.server.directory / "data", ignore_errors=True)
 
     def destroy(self):
-        self.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
-        self.directory.mkdir()
+        self.reset()
+
+
+def new_alone(directory):
+    directory.mkdir()
+    return servers.new(directory)
 
 
 class Cluster:
-    """The methods of `kazoo.testing.common.ZookeeperCluster`, on one server."""
+    """The methods of `kazoo.testing.common.ZookeeperCluster`: one server, or three of Landfast on one Redis server."""
 
     def __init__(self, **_options):
-        self.nodes = [Node()]
+        self.redis = None
+        if os.environ.get("LANDFAST_TEST_PROVIDER") == "redis":
+            self.redis = redis_server.Redis(pathlib.Path(tempfile.mkdtemp()) / "redis")
+            self.nodes = [Node(lambda directory: servers.LandfastBeside(directory, self.redis)) for _ in range(3)]
+        else:
+            self.nodes = [Node(new_alone)]
 
     def __getitem__(self, index):
         return self.nodes[index]
@@ -78,6 +87,8 @@ class Cluster:
         return iter(self.nodes)
 
     def start(self):
+        if self.redis and not self.redis.is_running():
+            self.redis.start()
         for node in self:
             node.run()
 
@@ -92,9 +103,11 @@ class Cluster:
     def terminate(self):
         for node in self:
             node.destroy()
+        if self.redis:
+            self.redis.stop()
 
     def get_logs(self):
-        return (self.nodes[0].directory / "server.log").read_text(errors="replace").splitlines(True)[-40:]
+        return (self.nodes[0].server.directory / "server.log").read_text(errors="replace").splitlines(True)[-40:]
 
 
 common = types.ModuleType("kazoo.testing.common")
