@@ -7,6 +7,7 @@ cluster is one server of ours, and leaves out the tests that `kazoo_excluded.txt
 import os
 import pathlib
 import shutil
+import socket
 import sys
 import tempfile
 import types
@@ -21,8 +22,22 @@ HERE = pathlib.Path(__file__).parent
 os.environ["ZOOKEEPER_VERSION"] = "3.9.5"
 os.environ["CI"] = "true"
 os.environ["ZOOKEEPER_CLUSTER_SIZE"] = "1"
+CERTIFICATES = HERE.parent / "testdata/tls"
 # kazoo's harness authenticates as super:test.
 SUPER_DIGEST = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="
+
+
+def _secured(server):
+    """Gives a server of Landfast a port with TLS, which asks for certificates, and the super account."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        server.secure_port = free.getsockname()[1]
+    server.variables = {
+        "LANDFAST_ZOOKEEPER_SECURE_LISTEN": f"127.0.0.1:{server.secure_port}",
+        "LANDFAST_TLS_CERT": f"{CERTIFICATES}/server.pem",
+        "LANDFAST_TLS_KEY": f"{CERTIFICATES}/server-key.pem",
+        "LANDFAST_TLS_CLIENT_CA": f"{CERTIFICATES}/ca.pem",
+        "LANDFAST_ZOOKEEPER_SUPER_DIGEST": SUPER_DIGEST,
+    }
 
 
 class Node:
@@ -31,7 +46,8 @@ class Node:
     def __init__(self, new):
         self.directory = pathlib.Path(tempfile.mkdtemp())
         self.server = new(self.directory / "server")
-        self.server.super_digest = SUPER_DIGEST
+        if isinstance(self.server, servers.Landfast):
+            _secured(self.server)
         self.running = False
 
     @property
@@ -40,7 +56,7 @@ class Node:
 
     @property
     def secure_address(self):
-        return self.server.hosts
+        return f"127.0.0.1:{self.server.secure_port}"
 
     @property
     def client_port(self):
@@ -64,7 +80,7 @@ class Node:
         self.reset()
 
 
-def new_alone(directory):
+def _new_alone(directory):
     directory.mkdir()
     return servers.new(directory)
 
@@ -78,7 +94,7 @@ class Cluster:
             self.redis = redis_server.Redis(pathlib.Path(tempfile.mkdtemp()) / "redis")
             self.nodes = [Node(lambda directory: servers.LandfastBeside(directory, self.redis)) for _ in range(3)]
         else:
-            self.nodes = [Node(new_alone)]
+            self.nodes = [Node(_new_alone)]
 
     def __getitem__(self, index):
         return self.nodes[index]
@@ -105,6 +121,12 @@ class Cluster:
             node.destroy()
         if self.redis:
             self.redis.stop()
+
+    def get_ssl_client_configuration(self):
+        if not isinstance(self.nodes[0].server, servers.Landfast):
+            pytest.skip("ZooKeeper is started without its secure port")
+        files = {"client_key": "client-key.pem", "client_cert": "client.pem", "ca_cert": "ca.pem"}
+        return {name: (CERTIFICATES / file).read_bytes() for name, file in files.items()}
 
     def get_logs(self):
         return (self.nodes[0].server.directory / "server.log").read_text(errors="replace").splitlines(True)[-40:]
