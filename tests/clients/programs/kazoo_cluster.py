@@ -7,12 +7,14 @@ cluster is one server of ours, and leaves out the tests that `kazoo_excluded.txt
 import os
 import pathlib
 import shutil
+import socket
 import sys
 import tempfile
 import types
 
 import pytest
 
+import redis_server
 import server as servers
 
 HERE = pathlib.Path(__file__).parent
@@ -20,17 +22,32 @@ HERE = pathlib.Path(__file__).parent
 os.environ["ZOOKEEPER_VERSION"] = "3.9.5"
 os.environ["CI"] = "true"
 os.environ["ZOOKEEPER_CLUSTER_SIZE"] = "1"
+CERTIFICATES = HERE.parent / "testdata/tls"
 # kazoo's harness authenticates as super:test.
 SUPER_DIGEST = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="
+
+
+def _secured(server):
+    """Gives a server of Landfast a port with TLS, which asks for certificates, and the super account."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        server.secure_port = free.getsockname()[1]
+    server.variables = {
+        "LANDFAST_ZOOKEEPER_SECURE_LISTEN": f"127.0.0.1:{server.secure_port}",
+        "LANDFAST_TLS_CERT": f"{CERTIFICATES}/server.pem",
+        "LANDFAST_TLS_KEY": f"{CERTIFICATES}/server-key.pem",
+        "LANDFAST_TLS_CLIENT_CA": f"{CERTIFICATES}/ca.pem",
+        "LANDFAST_ZOOKEEPER_SUPER_DIGEST": SUPER_DIGEST,
+    }
 
 
 class Node:
     """One server, with the methods of `kazoo.testing.common.ManagedZooKeeper`."""
 
-    def __init__(self):
+    def __init__(self, new):
         self.directory = pathlib.Path(tempfile.mkdtemp())
-        self.server = servers.new(self.directory)
-        self.server.super_digest = SUPER_DIGEST
+        self.server = new(self.directory / "server")
+        if isinstance(self.server, servers.Landfast):
+            _secured(self.server)
         self.running = False
 
     @property
@@ -39,7 +56,7 @@ class Node:
 
     @property
     def secure_address(self):
-        return self.server.hosts
+        return f"127.0.0.1:{self.server.secure_port}"
 
     @property
     def client_port(self):
@@ -57,19 +74,27 @@ class Node:
 
     def reset(self):
         self.stop()
-        shutil.rmtree(self.directory / "data", ignore_errors=True)
+        shutil.rmtree(self.server.directory / "data", ignore_errors=True)
 
     def destroy(self):
-        self.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
-        self.directory.mkdir()
+        self.reset()
+
+
+def _new_alone(directory):
+    directory.mkdir()
+    return servers.new(directory)
 
 
 class Cluster:
-    """The methods of `kazoo.testing.common.ZookeeperCluster`, on one server."""
+    """The methods of `kazoo.testing.common.ZookeeperCluster`: one server, or three of Landfast on one Redis server."""
 
     def __init__(self, **_options):
-        self.nodes = [Node()]
+        self.redis = None
+        if os.environ.get("LANDFAST_TEST_PROVIDER") == "redis":
+            self.redis = redis_server.Redis(pathlib.Path(tempfile.mkdtemp()) / "redis")
+            self.nodes = [Node(lambda directory: servers.LandfastBeside(directory, self.redis)) for _ in range(3)]
+        else:
+            self.nodes = [Node(_new_alone)]
 
     def __getitem__(self, index):
         return self.nodes[index]
@@ -78,6 +103,8 @@ class Cluster:
         return iter(self.nodes)
 
     def start(self):
+        if self.redis and not self.redis.is_running():
+            self.redis.start()
         for node in self:
             node.run()
 
@@ -92,9 +119,17 @@ class Cluster:
     def terminate(self):
         for node in self:
             node.destroy()
+        if self.redis:
+            self.redis.stop()
+
+    def get_ssl_client_configuration(self):
+        if not isinstance(self.nodes[0].server, servers.Landfast):
+            pytest.skip("ZooKeeper is started without its secure port")
+        files = {"client_key": "client-key.pem", "client_cert": "client.pem", "ca_cert": "ca.pem"}
+        return {name: (CERTIFICATES / file).read_bytes() for name, file in files.items()}
 
     def get_logs(self):
-        return (self.nodes[0].directory / "server.log").read_text(errors="replace").splitlines(True)[-40:]
+        return (self.nodes[0].server.directory / "server.log").read_text(errors="replace").splitlines(True)[-40:]
 
 
 common = types.ModuleType("kazoo.testing.common")
