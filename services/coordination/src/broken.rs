@@ -74,6 +74,10 @@ pub enum Broken {
     DropsIndexEntriesWhenDecided,
     /// D4, C6: an ephemeral leaves its session's index for a deletion that the store lost.
     DropsIndexEntriesOfLostDeletions,
+    /// C6: a container or a znode with a time to live is indexed after the decision.
+    IndexesWhenDecided,
+    /// C-1: a znode that was due is removed without a check under its lock.
+    RemovesUnchecked,
     /// C-6: a session that ends in parts stays open while it loses its first ephemerals.
     EndsOpenSessions,
     /// C-6: the parts of a large end are decided without waiting for each to be applied.

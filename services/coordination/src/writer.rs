@@ -198,6 +198,11 @@ impl<'writer> Turn<'writer> {
             let outcome = match self.outcome(&submitted, attempt, &mut batch).await {
                 Ok(plan) => Ok(plan),
                 Err(PlanError::Refused(refusal)) => Err(refusal),
+                Err(PlanError::Unneeded) => {
+                    batch.drop_plan().await?;
+                    done += 1;
+                    continue;
+                }
                 // The requests before it need not wait for it. If it fails again, it fails alone.
                 Err(_) if !batch.is_empty() => break,
                 Err(PlanError::Contended | PlanError::Waited) => {
@@ -275,6 +280,7 @@ impl<'writer> Turn<'writer> {
                 | Operation::SetData { .. }
                 | Operation::SetAcl { .. }
                 | Operation::Multi(_)
+                | Operation::RemoveExpired { .. }
         );
         if is_update && submitted.operation.needs_room() && !self.store.store().has_room() {
             // It was sent before its gateway saw the full disk. The refusal uses a little of the
