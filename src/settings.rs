@@ -115,6 +115,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MS")]
     #[arg(env = "LANDFAST_ZOOKEEPER_CONTAINER_CHECK_MS")]
     zookeeper_container_check_ms: Option<u64>,
+    /// Refuse updates beyond the hard limit of a quota, like enforceQuota [default: false]
+    #[arg(long, env = "LANDFAST_ZOOKEEPER_ENFORCE_QUOTA", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    zookeeper_enforce_quota: Option<bool>,
     /// Where S3 clients connect, or `off` [default: 127.0.0.1:7601; off with a shared store]
     #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
     s3: Option<Listen>,
@@ -210,6 +214,7 @@ pub(crate) struct Settings {
     /// The store determines the upper bound, which is not known yet.
     pub(crate) zookeeper_packet_bytes_max: usize,
     pub(crate) zookeeper_container_check: Duration,
+    pub(crate) zookeeper_enforces_quotas: bool,
     pub(crate) http: Listen,
     pub(crate) s3: Listen,
     pub(crate) memory: Memory,
@@ -254,6 +259,7 @@ impl Options {
             zookeeper_container_check: options
                 .zookeeper_container_check_ms
                 .map_or(CONTAINER_CHECK, Duration::from_millis),
+            zookeeper_enforces_quotas: options.zookeeper_enforce_quota.unwrap_or_default(),
             http: options.http.unwrap_or(Listen::loopback(7600)),
             s3: options.s3.unwrap_or(Listen::loopback(7601)),
             memory: options.memory()?,
@@ -308,7 +314,7 @@ impl Options {
         first_set! {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
-            zookeeper_container_check_ms
+            zookeeper_container_check_ms zookeeper_enforce_quota
             s3 http routes routes_hosts volumes_socket volumes_cache advertise insecure threads user_store
             tls_cert tls_key tls_client_ca tls_client_certificates tls_ca http_token_file
             zookeeper_secure_listen zookeeper_require_auth zookeeper_super_digest

@@ -26,6 +26,8 @@ pub enum Broken {
     AssumesTheLogIsApplied,
     /// C-4: answers are sent before the user store is written.
     AnswersBeforeApplying,
+    /// C-4: the statistics of quotas are computed again over a partly applied slot.
+    CountsAgain,
     /// C-5: reads return state that the applied view has not reached.
     ReadsAheadOfTheView,
     /// C4: a watch fires for changes after it is armed, not for changes after its znode was read.

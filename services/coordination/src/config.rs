@@ -21,6 +21,8 @@ pub struct Config {
     /// How often containers and znodes with a time to live are checked for those to remove
     /// (ZooKeeper: `znode.container.checkIntervalMs`).
     pub container_check_period: Duration,
+    /// Whether updates beyond the hard limit of a quota are refused (ZooKeeper: `enforceQuota`).
+    pub enforces_quotas: bool,
     /// Where the data of znodes is stored.
     pub placement: DataPlacement,
     /// How often a process with clients reads the log for slots that other processes distributed.
@@ -41,6 +43,7 @@ impl Default for Config {
             message_payload_bytes_max: 128 * 1024,
             temporary_sweep_period: Duration::from_mins(10),
             container_check_period: Duration::from_mins(1),
+            enforces_quotas: false,
             placement: DataPlacement::KeyValue,
             log_poll_period: None,
             locks: LockOptions::default(),

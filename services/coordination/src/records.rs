@@ -434,6 +434,8 @@ pub struct Slot {
     pub first: Zxid,
     /// The updates that got these zxids.
     pub entries: Vec<LogEntry>,
+    /// The statistics of quotas after the slot: their paths and texts.
+    pub statistics: Vec<(String, Bytes)>,
 }
 
 impl Slot {

@@ -29,6 +29,7 @@ use crate::{
         ephemerals, expiring,
         node::{self, Lock, Locking},
         session::{Decision, Row},
+        user_store::UserStore,
     },
 };
 
@@ -81,6 +82,8 @@ pub(super) struct Batch<'writer> {
     lock: Lock,
     /// The decision depends on everything observed here, in particular the locks.
     pub(super) store: TrackedStore,
+    /// The store with the quotas to enforce, if any.
+    pub(super) quotas: Option<&'writer UserStore>,
     attach: u64,
     held: BTreeMap<String, Held>,
     pub(super) decision: Decision,
@@ -108,6 +111,7 @@ impl<'writer> Batch<'writer> {
                 fence: row.fence,
             }),
             store,
+            quotas: None,
             attach: row.attach,
             held: BTreeMap::new(),
             decision: Decision {

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ports::key_value::Version;
 
-use super::batch::{Batch, PlanError, Refusal};
+use super::{
+    batch::{Batch, PlanError, Refusal},
+    hard_limits::{self, Growth},
+};
 use crate::{
     Error, access,
     broken::Broken,
@@ -115,6 +118,12 @@ async fn update(operation: &Operation, asked: Asked<'_>, view: &mut View<'_, '_>
         } => {
             tree::check_path(path)?;
             let node = view.locked(path).await?;
+            if let Some(quotas) = view.batch.quotas {
+                // As in ZooKeeper, before the version.
+                let state = node.state.as_ref().ok_or(Error::NoNode)?;
+                access::check(&state.acl, asked.identities, access::WRITE)?;
+                hard_limits::check(quotas, path, Growth::Set(data.bytes_len())).await?;
+            }
             let touched = tree::set_data(id, asked, node, *version)?;
             let (path, data) = (path.clone(), data.clone());
             Ok((Effect::SetData { path, data }, touched))
@@ -162,6 +171,9 @@ async fn create(
     let child = view.locked(&whole).await?;
     let id = view.batch.next_id();
     let touched = tree::create(id, asked, parent, child, (lifetime, &acl))?;
+    if let Some(quotas) = view.batch.quotas {
+        hard_limits::check(quotas, &whole, Growth::Create(data.bytes_len())).await?;
+    }
     if lifetime == Lifetime::Ephemeral {
         // Before the decision: the session's end checks superfluous entries, but cannot find a
         // missing one.
