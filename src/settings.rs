@@ -44,6 +44,10 @@ pub(crate) const VOLUMES_SOCKET: &str = "volumes.sock";
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The most worker threads.
 const THREADS_MAX: usize = 1024;
+/// How often containers and TTL znodes are checked by default.
+const CONTAINER_CHECK: Duration = Duration::from_mins(1);
+/// The longest time between two of these checks: one day.
+const CONTAINER_CHECK_MS_MAX: u128 = 86_400_000;
 /// How long a stop waits for functions at work by default.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 /// The longest wait for functions when the server stops. None runs longer.
@@ -106,6 +110,15 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BYTES")]
     #[arg(env = "LANDFAST_ZOOKEEPER_PACKET_BYTES_MAX")]
     zookeeper_packet_bytes_max: Option<usize>,
+    /// Milliseconds between two checks for containers and TTL znodes to remove, like
+    /// znode.container.checkIntervalMs [default: 60000]
+    #[arg(long, value_name = "MS")]
+    #[arg(env = "LANDFAST_ZOOKEEPER_CONTAINER_CHECK_MS")]
+    zookeeper_container_check_ms: Option<u64>,
+    /// Refuse updates beyond the hard limit of a quota, like enforceQuota [default: false]
+    #[arg(long, env = "LANDFAST_ZOOKEEPER_ENFORCE_QUOTA", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    zookeeper_enforce_quota: Option<bool>,
     /// Where S3 clients connect, or `off` [default: 127.0.0.1:7601; off with a shared store]
     #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
     s3: Option<Listen>,
@@ -200,6 +213,8 @@ pub(crate) struct Settings {
     pub(crate) zookeeper_connections_per_address: usize,
     /// The store determines the upper bound, which is not known yet.
     pub(crate) zookeeper_packet_bytes_max: usize,
+    pub(crate) zookeeper_container_check: Duration,
+    pub(crate) zookeeper_enforces_quotas: bool,
     pub(crate) http: Listen,
     pub(crate) s3: Listen,
     pub(crate) memory: Memory,
@@ -241,6 +256,10 @@ impl Options {
             zookeeper_packet_bytes_max: options
                 .zookeeper_packet_bytes_max
                 .unwrap_or(zookeeper_frontend::Config::PACKET_BYTES_DEFAULT),
+            zookeeper_container_check: options
+                .zookeeper_container_check_ms
+                .map_or(CONTAINER_CHECK, Duration::from_millis),
+            zookeeper_enforces_quotas: options.zookeeper_enforce_quota.unwrap_or_default(),
             http: options.http.unwrap_or(Listen::loopback(7600)),
             s3: options.s3.unwrap_or(Listen::loopback(7601)),
             memory: options.memory()?,
@@ -295,6 +314,7 @@ impl Options {
         first_set! {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
+            zookeeper_container_check_ms zookeeper_enforce_quota
             s3 http routes routes_hosts volumes_socket volumes_cache advertise insecure threads user_store
             tls_cert tls_key tls_client_ca tls_client_certificates tls_ca http_token_file
             zookeeper_secure_listen zookeeper_require_auth zookeeper_super_digest
@@ -344,6 +364,11 @@ impl Settings {
             self.zookeeper_packet_bytes_max >= PACKET_BYTES_MIN,
             "--zookeeper-packet-bytes-max {}: give {PACKET_BYTES_MIN} or more, or few requests would fit",
             self.zookeeper_packet_bytes_max
+        );
+        let container_check_ms = self.zookeeper_container_check.as_millis();
+        ensure!(
+            (100..=CONTAINER_CHECK_MS_MAX).contains(&container_check_ms),
+            "--zookeeper-container-check-ms {container_check_ms}: give 100 to {CONTAINER_CHECK_MS_MAX}"
         );
         let stop_wait_s = self.stop_wait.as_secs();
         ensure!(

@@ -360,6 +360,8 @@ async fn start_coordination(
     };
     let config = coordination::Config {
         placement: placement(settings),
+        container_check_period: settings.zookeeper_container_check,
+        enforces_quotas: settings.zookeeper_enforces_quotas,
         log_poll_period: provider.is_shared().then_some(LOOK_AT_LOG),
         ..Default::default()
     };

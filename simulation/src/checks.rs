@@ -15,6 +15,7 @@ use coordination::{
 pub use self::leftovers::nothing_is_left;
 use crate::{
     history::{History, Moment},
+    scenario::{CONTAINER_BYTES, TIME_TO_LIVE_BYTES},
     timeline::Timeline,
 };
 
@@ -31,6 +32,7 @@ pub fn all(histories: &[History], timeline: &Timeline) -> Vec<String> {
         }
     }
     violations.extend(ephemerals_end_with_their_sessions(timeline));
+    violations.extend(only_due_znodes_expire(timeline));
     violations.extend(reads_of_one_change_agree(histories));
     violations.extend(only_ended_sessions_expire(histories, timeline));
     violations
@@ -506,6 +508,35 @@ fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
             }
         }
     }
+    violations
+}
+
+/// The service itself deletes only containers that had children and znodes with a time to live, and
+/// none of them is left without children. The scenario marks them by their length.
+fn only_due_znodes_expire(timeline: &Timeline) -> Vec<String> {
+    let expires = |path: &str, zxid: Zxid| {
+        timeline.stat(path, zxid).is_some_and(|stat| {
+            let made = timeline.stat(path, stat.czxid);
+            match made.map_or(0, |made| made.data_length) {
+                CONTAINER_BYTES => stat.num_children == 0 && stat.cversion > 0,
+                TIME_TO_LIVE_BYTES => stat.num_children == 0,
+                _ => false,
+            }
+        })
+    };
+    let mut violations = Vec::new();
+    for (zxid, entry) in &timeline.entries {
+        let by_service = entry.id.session == SessionId(0);
+        for change in entry.events.iter().filter(|_| by_service) {
+            if change.kind == EventKind::NodeDeleted && !expires(&change.path, Zxid(zxid.0 - 1)) {
+                violations.push(format!("{} went at {zxid:?} by itself", change.path));
+            }
+        }
+    }
+    let left = timeline
+        .paths()
+        .filter(|path| expires(path, timeline.last()));
+    violations.extend(left.map(|path| format!("{path} is left, although it was due")));
     violations
 }
 

@@ -106,6 +106,10 @@ fn what_this_build_lacks_is_refused_by_name() {
             "zookeeper_packet_bytes_max = 1023",
             "--zookeeper-packet-bytes-max 1023",
         ),
+        (
+            "zookeeper_container_check_ms = 99",
+            "--zookeeper-container-check-ms 99",
+        ),
     ] {
         let refused = written(file).settle().expect_err(file).to_string();
         assert!(refused.contains(complaint), "{file}: {refused}");

@@ -29,6 +29,8 @@ EVENT_NAMES = {1: "created", 2: "deleted", 3: "data changed", 4: "children chang
 OPERATIONS = {
     "create": (wire.CREATE, ("path",)),
     "create2": (wire.CREATE2, ("path", "stat")),
+    "container": (wire.CREATE_CONTAINER, ("path", "stat")),
+    "ttl": (wire.CREATE_TTL, ("path", "stat")),
     "delete": (wire.DELETE, ()),
     "exists": (wire.EXISTS, ("stat",)),
     "get": (wire.GET_DATA, ("data", "stat")),
@@ -179,6 +181,10 @@ def body(operation, words):
         flags = int(rest[1]) if flags is None else flags
         entries = [acl_entry(word) for word in rest[2:]] or wire.OPEN_ACL
         return path + wire.buffer(data) + wire.acl(entries) + wire.integer(flags)
+    if operation in ("container", "ttl"):
+        data = wire.buffer(rest[0].encode() if rest else b"") + wire.acl()
+        flags, *ttl = map(int, rest[1:] or [wire.CONTAINER])
+        return path + data + wire.integer(flags) + b"".join(map(wire.long, ttl))
     if operation == "delete":
         return path + wire.integer(int(rest[0]) if rest else -1)
     if operation == "set":

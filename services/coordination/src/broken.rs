@@ -26,6 +26,8 @@ pub enum Broken {
     AssumesTheLogIsApplied,
     /// C-4: answers are sent before the user store is written.
     AnswersBeforeApplying,
+    /// C-4: the statistics of quotas are computed again over a partly applied slot.
+    CountsAgain,
     /// C-5: reads return state that the applied view has not reached.
     ReadsAheadOfTheView,
     /// C4: a watch fires for changes after it is armed, not for changes after its znode was read.
@@ -78,6 +80,10 @@ pub enum Broken {
     DropsIndexEntriesWhenDecided,
     /// D4, C6: an ephemeral leaves its session's index for a deletion that the store lost.
     DropsIndexEntriesOfLostDeletions,
+    /// C6: a container or a znode with a time to live is indexed after the decision.
+    IndexesWhenDecided,
+    /// C-1: a znode that was due is removed without a check under its lock.
+    RemovesUnchecked,
     /// C-6: a session that ends in parts stays open while it loses its first ephemerals.
     EndsOpenSessions,
     /// C-6: the parts of a large end are decided without waiting for each to be applied.

@@ -18,6 +18,11 @@ pub struct Config {
     /// How often unneeded temporary objects are swept while there are sessions. They are also swept
     /// when the last session has ended.
     pub temporary_sweep_period: Duration,
+    /// How often containers and znodes with a time to live are checked for those to remove
+    /// (ZooKeeper: `znode.container.checkIntervalMs`).
+    pub container_check_period: Duration,
+    /// Whether updates beyond the hard limit of a quota are refused (ZooKeeper: `enforceQuota`).
+    pub enforces_quotas: bool,
     /// Where the data of znodes is stored.
     pub placement: DataPlacement,
     /// How often a process with clients reads the log for slots that other processes distributed.
@@ -37,6 +42,8 @@ impl Default for Config {
             session_timeout_max: Duration::from_secs(40),
             message_payload_bytes_max: 128 * 1024,
             temporary_sweep_period: Duration::from_mins(10),
+            container_check_period: Duration::from_mins(1),
+            enforces_quotas: false,
             placement: DataPlacement::KeyValue,
             log_poll_period: None,
             locks: LockOptions::default(),

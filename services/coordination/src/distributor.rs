@@ -26,6 +26,7 @@
 mod numbering;
 mod objects;
 mod order;
+mod quotas;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -40,8 +41,9 @@ use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::Mutex;
 
 use self::{
-    numbering::Numbered,
+    numbering::{Numbered, Sums},
     order::{Applied, Arrived, Ordered},
+    quotas::Quotas,
 };
 use crate::{
     broken::Broken,
@@ -114,6 +116,8 @@ struct WarmState {
     /// The cursors after the slots that this instance appended and that are still in the log.
     retained: VecDeque<Cursor>,
     applied: Applied,
+    /// None before the first slot.
+    quotas: Option<Quotas>,
 }
 
 impl WarmState {
@@ -241,7 +245,12 @@ impl Distributor {
     async fn distribute(&self, warm: &mut WarmState, ordered: &[Decided]) -> Result<(), Stopped> {
         let first = Zxid(warm.zxid.0 + 1);
         self.externalize_names(warm, ordered).await?;
-        let numbered = numbering::number(&self.region, first, ordered).await?;
+        let quotas = match &mut warm.quotas {
+            Some(quotas) => quotas,
+            none => none.insert(Quotas::load(&self.region).await?),
+        };
+        let sums = Sums::Computed(quotas);
+        let numbered = numbering::number(&self.region, first, ordered, sums).await?;
         let encoded = encode(&numbered.slot);
         // The slot is computed from the decisions and from the znodes as they were read for it.
         warm.system.observe_now()?;
@@ -356,6 +365,7 @@ impl Distributor {
             zxid: cursor.zxid,
             retained: VecDeque::new(),
             applied: Applied::default(),
+            quotas: None,
         };
         for slot in standing {
             if self.env.breaks(Broken::AssumesTheLogIsApplied) {
@@ -388,8 +398,15 @@ impl Distributor {
             for entry in &slot.entries {
                 decided.push(find_in_outbox(&mut warm.system, entry).await?);
             }
+            let mut again;
+            let sums = if self.env.breaks(Broken::CountsAgain) {
+                again = Quotas::load(&self.region).await?;
+                Sums::Computed(&mut again)
+            } else {
+                Sums::Logged(&slot.statistics)
+            };
             // Only the changes are computed again. The logged slot is final.
-            let numbered = numbering::number(&self.region, slot.first, &decided).await?;
+            let numbered = numbering::number(&self.region, slot.first, &decided, sums).await?;
             garbage = self.apply(warm, step, &numbered).await?.to_vec();
         }
         settle(warm, &slot.entries).await?;

@@ -17,6 +17,7 @@
 //! From FaaSKeeper, section 4.6. There the function probes each client; here clients renew a lease,
 //! because many clients have no address to probe.
 
+mod expired_znodes;
 pub(crate) mod failure_detector;
 pub(crate) mod last_heartbeat;
 
@@ -43,6 +44,7 @@ use crate::{
     queue_names,
     records::{decode, encode},
     storage::{
+        expiring,
         session::{CLIENT_SHARDS, Rows},
         temporary,
     },
@@ -66,6 +68,9 @@ const RETIRE: &[u8] = b"retire";
 /// The heartbeat's message to itself when temporary objects are due for a sweep.
 const SWEEP: &[u8] = b"sweep";
 
+/// The heartbeat's message to itself when containers and times to live are due for a check.
+const EXPIRE: &[u8] = b"expire";
+
 fn period(config: &Config) -> Duration {
     config.session_timeout_min / BEATS_PER_TIMEOUT_MIN
 }
@@ -77,7 +82,15 @@ pub(crate) async fn arm(env: &Environment) -> Result<()> {
         .await
 }
 
-pub(crate) async fn any_session(env: &Environment) -> Result<bool> {
+/// Arms the heartbeat if it has work.
+pub(crate) async fn arm_if_needed(env: &Environment) -> Result<()> {
+    if any_session(env).await? || expiring::any(&mut env.system()).await? {
+        arm(env).await?;
+    }
+    Ok(())
+}
+
+async fn any_session(env: &Environment) -> Result<bool> {
     let mut store = env.system();
     for shard in CLIENT_SHARDS {
         let mut pages = Rows::of(shard);
@@ -133,12 +146,16 @@ impl Heartbeat {
         if heartbeats.session_count() == 0 {
             return self.send_to_self(RETIRE).await;
         }
+        let check_is_due = heartbeats.crosses(&before, env.config.container_check_period);
         let sweep_is_due = heartbeats.sweep_is_due(env.config.temporary_sweep_period);
         self.store(&mut store, heartbeats).await?;
         // In a run of its own, so that failure detection does not wait for objects.
         if sweep_is_due && self.send_to_self(SWEEP).await.is_err() {
             // On a full disk the message cannot be sent, and sweeping frees space.
             self.sweep().await;
+        }
+        if check_is_due {
+            self.send_to_self(EXPIRE).await?;
         }
         Ok(())
     }
@@ -152,14 +169,24 @@ impl Heartbeat {
             .map(|_| ())
     }
 
-    /// Disarms the timer, and arms it again if a session was opened meanwhile.
+    /// Disarms the timer, and arms it again if a session was opened meanwhile. While no session
+    /// exists but znodes wait to expire, the timer runs with the period of their checks.
     async fn retire(&self) -> Result<()> {
         let env = &self.env;
         forget(env).await?;
         let functions = &env.parts.functions;
         functions.disarm_timer(queue_names::HEARTBEAT).await?;
+        // In this order: a session that has ended by now leaves its entries.
         if any_session(env).await? {
             return arm(env).await;
+        }
+        if expiring::any(&mut env.system()).await? {
+            let period = env.config.container_check_period;
+            functions.arm_timer(queue_names::HEARTBEAT, period).await?;
+            if any_session(env).await? {
+                arm(env).await?;
+            }
+            self.expire().await;
         }
         self.sweep().await;
         Ok(())
@@ -224,6 +251,17 @@ impl Heartbeat {
         Ok(())
     }
 
+    /// Has znodes removed that are due. A failure is left to the next check.
+    async fn expire(&self) {
+        match expired_znodes::request_removals(&self.env).await {
+            Ok(0) => {}
+            Ok(count) => tracing::debug!(count, "requested the removal of expired znodes"),
+            Err(error) => {
+                tracing::warn!(%error, "could not check for expired znodes; the next check retries");
+            }
+        }
+    }
+
     /// Removes temporary objects. A failure is left to the next sweep, because sessions must not
     /// depend on it.
     async fn sweep(&self) {
@@ -248,6 +286,7 @@ impl Handler for Heartbeat {
             Event::Timer => self.run().await?,
             Event::Call { payload, .. } if payload == RETIRE => self.retire().await?,
             Event::Call { payload, .. } if payload == SWEEP => self.sweep().await,
+            Event::Call { payload, .. } if payload == EXPIRE => self.expire().await,
             _ => {
                 return Err(Failure::new(
                     "the heartbeat accepts only its timer and its own commands",

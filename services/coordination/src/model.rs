@@ -23,6 +23,9 @@ impl SessionId {
     /// Set in the ids of the processes' own sessions.
     const MEMBER_BIT: i64 = 1 << 62;
 
+    /// The session of the service's own updates. No client has this id.
+    pub(crate) const SYSTEM: Self = Self(0);
+
     /// The id of a client's session, from random bits. Positive; its top byte stays below every
     /// value that clients interpret.
     pub fn of_client(random: u64) -> Self {

@@ -4,7 +4,7 @@
 //! earlier one. The encoding is postcard's.
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Incarnation};
+use ports::{DurabilityPoint, Incarnation, key_value::Version};
 use primitives::RecordFormat;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -88,6 +88,17 @@ impl NodeState {
         match self.kind {
             Kind::Ephemeral(create) => Some(create),
             _ => None,
+        }
+    }
+
+    /// If it may end without a client's deletion: the time that must have passed, in milliseconds
+    /// since the epoch. A container that never had a child does not end.
+    pub fn due_ms(&self) -> Option<i64> {
+        match self.kind {
+            _ if self.children > 0 => None,
+            Kind::Container => (self.creates != 0).then_some(0),
+            Kind::TimeToLive { ms, set_at_ms } => Some(set_at_ms.saturating_add(ms)),
+            Kind::Persistent | Kind::Ephemeral(_) => None,
         }
     }
 
@@ -212,6 +223,12 @@ pub enum Operation {
     Close,
     /// End the session because the heartbeat moved it to closing.
     Expire,
+    /// Remove a container or a znode with a time to live if it is due. Otherwise correct its entry
+    /// in the index, if the entry is still at this version.
+    RemoveExpired {
+        path: String,
+        entry: Version,
+    },
 }
 
 impl Operation {
@@ -225,7 +242,9 @@ impl Operation {
             Self::SetAcl { path, acl, .. } => {
                 path.len() + acl.iter().map(Acl::bytes_len).sum::<usize>()
             }
-            Self::Delete { path, .. } | Self::Check { path, .. } => path.len(),
+            Self::Delete { path, .. }
+            | Self::Check { path, .. }
+            | Self::RemoveExpired { path, .. } => path.len(),
             Self::Multi(parts) => parts.iter().map(Self::bytes_len).sum(),
             Self::Refuse(_) | Self::Attach | Self::Close | Self::Expire => 0,
         }
@@ -440,6 +459,8 @@ pub struct Slot {
     pub first: Zxid,
     /// The updates that got these zxids.
     pub entries: Vec<LogEntry>,
+    /// The statistics of quotas after the slot: their paths and texts.
+    pub statistics: Vec<(String, Bytes)>,
 }
 
 impl Slot {

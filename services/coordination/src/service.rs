@@ -123,9 +123,7 @@ impl Service {
             self.push_outboxes().await?;
             // During the downtime no session could be renewed.
             heartbeat::forget(&self.env).await?;
-            if heartbeat::any_session(&self.env).await? {
-                heartbeat::arm(&self.env).await?;
-            }
+            heartbeat::arm_if_needed(&self.env).await?;
             self.tail.start_at_cursor().await
         })
     }

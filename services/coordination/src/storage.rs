@@ -3,10 +3,12 @@
 //!
 //! - [`session`], [`node`] and [`ephemerals`] are the rows of the system store: sessions with their
 //!   outboxes, znodes with their locks, and the index of each session's ephemerals.
+//! - [`expiring`] is the index of the containers and znodes with a time to live that may end.
 //! - [`user_store`] is the state that clients read.
 //! - [`temporary`] are objects with data that is too large for a message.
 
 pub mod ephemerals;
+pub mod expiring;
 mod keys;
 pub mod node;
 pub mod session;

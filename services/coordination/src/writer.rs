@@ -29,6 +29,7 @@
 //! other requests, has other causes and may be retried until they are gone.
 
 mod batch;
+mod hard_limits;
 mod outbox;
 mod plan;
 mod tree;
@@ -59,6 +60,7 @@ use crate::{
         ephemerals,
         node::Locking,
         session::{self, Row, State, Transition},
+        user_store::UserStore,
     },
 };
 
@@ -101,13 +103,20 @@ const PLANNINGS_MAX: u64 = 6;
 pub(crate) struct Writer {
     env: Arc<Environment>,
     locking: Locking,
+    /// The store with the quotas to enforce, if the settings say so.
+    quotas: Option<UserStore>,
 }
 
 impl Writer {
     pub(crate) fn new(env: Arc<Environment>) -> Self {
         let Parts { clock, entropy, .. } = env.parts.clone();
         let locking = Locking::new(clock, entropy, &env.config);
-        Self { env, locking }
+        let quotas = env.config.enforces_quotas.then(|| UserStore::of(&env));
+        Self {
+            env,
+            locking,
+            quotas,
+        }
     }
 
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<(), Failure> {
@@ -198,6 +207,11 @@ impl<'writer> Turn<'writer> {
             let outcome = match self.outcome(&submitted, attempt, &mut batch).await {
                 Ok(plan) => Ok(plan),
                 Err(PlanError::Refused(refusal)) => Err(refusal),
+                Err(PlanError::Unneeded) => {
+                    batch.drop_plan().await?;
+                    done += 1;
+                    continue;
+                }
                 // The requests before it need not wait for it. If it fails again, it fails alone.
                 Err(_) if !batch.is_empty() => break,
                 Err(PlanError::Contended | PlanError::Waited) => {
@@ -275,6 +289,7 @@ impl<'writer> Turn<'writer> {
                 | Operation::SetData { .. }
                 | Operation::SetAcl { .. }
                 | Operation::Multi(_)
+                | Operation::RemoveExpired { .. }
         );
         if is_update && submitted.operation.needs_room() && !self.store.store().has_room() {
             // It was sent before its gateway saw the full disk. The refusal uses a little of the
@@ -471,7 +486,9 @@ impl<'writer> Turn<'writer> {
 
     /// An empty batch of requests after the decided ones.
     fn batch(&self) -> Batch<'writer> {
-        Batch::new(&self.writer.locking, &self.row, self.store.clone())
+        let mut batch = Batch::new(&self.writer.locking, &self.row, self.store.clone());
+        batch.quotas = self.writer.quotas.as_ref();
+        batch
     }
 
     fn now_ms(&self) -> i64 {

@@ -8,6 +8,7 @@ use coordination::{
     path,
     records::Payload,
     storage::{
+        expiring,
         session::{CLIENT_SHARDS, Rows},
         user_store::UserStore,
     },
@@ -33,6 +34,12 @@ pub async fn nothing_is_left(world: &World) -> Vec<String> {
                     .map(|row| format!("{:?} is left, {:?}", row.session, row.state)),
             );
         }
+    }
+    if expiring::any(&mut system.clone())
+        .await
+        .expect("the world is healed")
+    {
+        left.push("the index of expiring znodes has an entry".to_owned());
     }
     let (named, there) = (
         named(world, &mut left).await,

@@ -7,6 +7,7 @@ mod bounds;
 mod concurrent_reads;
 mod coordination;
 mod ephemerals;
+mod expiring;
 mod fall_back;
 mod faulty_updates;
 mod full_store;

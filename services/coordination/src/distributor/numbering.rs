@@ -10,11 +10,14 @@
 //! right only if nothing of the slot was applied before, and only then is it recorded
 //! ([`UserStore::apply`]).
 
+mod statistics;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use ports::{Error, Result};
 
+use super::quotas::Quotas;
 use crate::{
     model::{EventKind, Stat, Zxid},
     path,
@@ -52,17 +55,33 @@ pub(super) fn slot_len(ordered: &[Decided], path_bytes_max: usize) -> usize {
     ordered.iter().take_while(fits).count().max(1)
 }
 
+/// Where the statistics of quotas come from.
+#[derive(Debug)]
+pub(super) enum Sums<'slot> {
+    /// They are computed for these quotas.
+    Computed(&'slot mut Quotas),
+    /// They are in the log.
+    Logged(&'slot [(String, Bytes)]),
+}
+
 /// Numbers the requests in `ordered`, beginning with `first`.
 pub(super) async fn number(
     region: &UserStore,
     first: Zxid,
     ordered: &[Decided],
+    sums: Sums<'_>,
 ) -> Result<Numbered> {
     let mut entries = Vec::with_capacity(ordered.len());
+    let (quotas, logged) = match sums {
+        Sums::Computed(quotas) => (Some(quotas), &[][..]),
+        Sums::Logged(logged) => (None, logged),
+    };
     let mut working = Working {
         region,
         nodes: BTreeMap::new(),
         garbage: Vec::new(),
+        quotas,
+        statistics: BTreeMap::new(),
     };
     for (decided, zxid) in ordered.iter().zip(first.0..) {
         entries.push(working.apply(Zxid(zxid), decided).await?);
@@ -71,10 +90,18 @@ pub(super) async fn number(
             .garbage
             .extend(temporaries.map(|name| Bytes::copy_from_slice(name.as_bytes())));
     }
+    for (path, text) in logged {
+        let last = Zxid(first.0 + ordered.len() as i64 - 1);
+        working.write_statistics(last, path, text.clone()).await?;
+    }
     working.garbage.sort_unstable();
     working.garbage.dedup();
     Ok(Numbered {
-        slot: Slot { first, entries },
+        slot: Slot {
+            first,
+            entries,
+            statistics: working.last_statistics(),
+        },
         changes: working.nodes.into_iter().collect(),
         garbage: working.garbage,
     })
@@ -84,6 +111,10 @@ struct Working<'region> {
     region: &'region UserStore,
     nodes: BTreeMap<String, Option<Node>>,
     garbage: Vec<Bytes>,
+    /// None if the statistics of quotas are in the log.
+    quotas: Option<&'region mut Quotas>,
+    /// The statistics that the batch has written, by their paths.
+    statistics: BTreeMap<String, Bytes>,
 }
 
 /// A request or a part of one, with its zxid, and the events that it causes.
@@ -194,6 +225,11 @@ impl Working<'_> {
         let stat = node.stat;
         let before = self.node(path).await?;
         self.replace(path, before.as_ref(), Some(node));
+        self.limits_changed(path).await?;
+        self.begin_statistics(request.zxid, path).await?;
+        let size = (1, i64::from(stat.data_length));
+        self.account(request.zxid, request.decided, path, size)
+            .await?;
         request.event(EventKind::NodeCreated, path, acl.clone());
         self.touch_parent(request, path).await?;
         let path = path.to_owned();
@@ -229,6 +265,10 @@ impl Working<'_> {
             ..before.clone()
         };
         self.replace(path, Some(&before), Some(after));
+        self.limits_changed(path).await?;
+        let more = i64::from(stat.data_length) - i64::from(before.stat.data_length);
+        self.account(request.zxid, request.decided, path, (0, more))
+            .await?;
         request.event(EventKind::NodeDataChanged, path, acl);
         Ok(UpdateAnswer::Set(stat))
     }
@@ -257,6 +297,12 @@ impl Working<'_> {
             let before = self.node(path).await?;
             let acl = before.as_ref().map(|node| node.acl.clone());
             self.replace(path, before.as_ref(), None);
+            self.limits_changed(path).await?;
+            if let Some(before) = &before {
+                let size = (-1, -i64::from(before.stat.data_length));
+                self.account(request.zxid, request.decided, path, size)
+                    .await?;
+            }
             request.event(EventKind::NodeDeleted, path, acl.unwrap_or_default());
             self.touch_parent(request, path).await?;
         }

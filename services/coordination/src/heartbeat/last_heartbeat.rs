@@ -186,6 +186,13 @@ impl LastHeartbeats {
         self.sightings.len()
     }
 
+    /// Whether a multiple of `period` on the wall clock lies between the run of `before` and this
+    /// one.
+    pub(crate) fn crosses(&self, before: &Self, period: Duration) -> bool {
+        let periods = |moment: Moment| moment.wall_ms / ms(period).max(1);
+        periods(before.begun) != periods(self.begun)
+    }
+
     /// Whether the last sweep of temporary objects is at least `period` ago. If so, records a sweep
     /// now.
     pub(crate) fn sweep_is_due(&mut self, period: Duration) -> bool {

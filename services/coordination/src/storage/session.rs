@@ -64,7 +64,10 @@ pub const CLIENT_SHARDS: Range<u8> = 0..CLIENT_SHARD_COUNT;
 /// ([`crate::member`]).
 pub const MEMBER_SHARD: u8 = CLIENT_SHARD_COUNT;
 
-pub const ALL_SHARDS: RangeInclusive<u8> = 0..=MEMBER_SHARD;
+/// The partition of [`SessionId::SYSTEM`], whose session no detector checks.
+const SYSTEM_SHARD: u8 = MEMBER_SHARD + 1;
+
+pub const ALL_SHARDS: RangeInclusive<u8> = 0..=SYSTEM_SHARD;
 
 /// Renewals per timeout while the peer is active.
 pub const RENEWALS_PER_TIMEOUT: u32 = 4;
@@ -458,7 +461,9 @@ fn partition(shard: u8) -> String {
 
 fn key(session: SessionId) -> Key {
     let of_client = (session.0 & i64::from(CLIENT_SHARD_COUNT - 1)) as u8;
-    let shard = if session.is_members() {
+    let shard = if session == SessionId::SYSTEM {
+        SYSTEM_SHARD
+    } else if session.is_members() {
         MEMBER_SHARD
     } else {
         of_client

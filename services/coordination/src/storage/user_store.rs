@@ -57,7 +57,8 @@ pub struct Node {
     pub data: Payload,
     /// Its ACL, as [`crate::access`] encodes it.
     pub acl: Bytes,
-    /// The zxid that last set its ACL, or zero.
+    /// The zxid of its last change that the Stat does not show: of its ACL, or of the statistics of
+    /// a quota. Zero if there is none.
     pub acl_zxid: Zxid,
 }
 
@@ -206,18 +207,34 @@ impl UserStore {
 
     /// The names of all children of `path`, in order.
     pub async fn children(&self, path: &str) -> Result<Vec<String>> {
-        let mut names = Vec::new();
+        let mut names = self.each_child(path, |name, _| Ok(name)).await?;
+        keys::sort(&mut names);
+        Ok(names)
+    }
+
+    /// The names and Stats of all children of `path`, in any order.
+    pub(crate) async fn children_with_stats(&self, path: &str) -> Result<Vec<(String, Stat)>> {
+        self.each_child(path, |name, item| Ok((name, Node::read(item)?.stat)))
+            .await
+    }
+
+    async fn each_child<T>(
+        &self,
+        path: &str,
+        read: impl Fn(String, &Item) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut children = Vec::new();
         let mut scan = Scan::partition(children_partition(path), PAGE_ITEMS);
         loop {
             let page = self.items.scan(&scan).await?.value;
             for (sort, item) in page.items {
-                names.push(keys::read(&sort, &item, "a child's name")?);
+                let name = keys::read(&sort, &item, "a child's name")?;
+                children.push(read(name, &item)?);
             }
             let Some(next) = page.next else { break };
             scan.from = next;
         }
-        keys::sort(&mut names);
-        Ok(names)
+        Ok(children)
     }
 
     /// The bytes of `data`. The outer `Option` is `None` if the object is gone because the znode

@@ -54,6 +54,7 @@ fn deliver(tail: &Tail, entries: Vec<LogEntry>) {
     let slot = Slot {
         first: Zxid(tail.applied().0 + 1),
         entries,
+        statistics: Vec::new(),
     };
     let point = DurabilityPoint {
         incarnation: Incarnation(1),

@@ -18,7 +18,7 @@ mod ancestor_lock;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use ports::Result;
+use ports::{Result, key_value::Version};
 
 use crate::{
     Error,
@@ -26,9 +26,10 @@ use crate::{
     dependency::TrackedStore,
     records::{Decided, Effect, Holder, NodeState, Submitted, Touched, UpdateId, encode_sized},
     storage::{
-        ephemerals,
+        ephemerals, expiring,
         node::{self, Lock, Locking},
         session::{Decision, Row},
+        user_store::UserStore,
     },
 };
 
@@ -37,6 +38,9 @@ use crate::{
 pub(super) enum PlanError {
     #[error("the request is refused: {0:?}")]
     Refused(Refusal),
+    /// The request changes nothing and needs no decision.
+    #[error("there is nothing to do")]
+    Unneeded,
     /// The batch released all locks to wait for one. The request must be planned again.
     #[error("a lock was waited for")]
     Waited,
@@ -78,6 +82,8 @@ pub(super) struct Batch<'writer> {
     lock: Lock,
     /// The decision depends on everything observed here, in particular the locks.
     pub(super) store: TrackedStore,
+    /// The store with the quotas to enforce, if any.
+    pub(super) quotas: Option<&'writer UserStore>,
     attach: u64,
     held: BTreeMap<String, Held>,
     pub(super) decision: Decision,
@@ -85,6 +91,8 @@ pub(super) struct Batch<'writer> {
     pub(super) bytes_len: usize,
     /// Ephemerals of the session that the batch deletes, with the updates that created them.
     deleted: Vec<(UpdateId, String)>,
+    /// The index entries of containers and znodes with a time to live that the batch may delete.
+    expiring: BTreeMap<String, Version>,
     /// Paths whose locks were waited for, which a multi takes in path order with its others.
     waited_for: BTreeSet<String>,
 }
@@ -103,6 +111,7 @@ impl<'writer> Batch<'writer> {
                 fence: row.fence,
             }),
             store,
+            quotas: None,
             attach: row.attach,
             held: BTreeMap::new(),
             decision: Decision {
@@ -111,8 +120,13 @@ impl<'writer> Batch<'writer> {
             },
             bytes_len: 0,
             deleted: Vec::new(),
+            expiring: BTreeMap::new(),
             waited_for: BTreeSet::new(),
         }
+    }
+
+    pub(super) fn breaks(&self, rule: Broken) -> bool {
+        self.locking.mutant.breaks(rule)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -236,7 +250,40 @@ impl<'writer> Batch<'writer> {
         touched.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     }
 
-    /// Refuses the next request without a position of its own. A mutant.
+    /// Drops the plan of the next request, which changes nothing.
+    pub(super) async fn drop_plan(&mut self) -> Result<()> {
+        if self.is_empty() {
+            return self.release_all().await;
+        }
+        self.forget_planned_from();
+        Ok(())
+    }
+
+    /// Maintains the index of znodes that end by themselves, for a request that is planned to touch
+    /// `touched`. New candidates are entered before the decision: a superfluous entry is checked,
+    /// but a missing one cannot be found. The entries of deleted candidates are removed after it.
+    pub(super) async fn index_expiring(&mut self, touched: &[Touched]) -> Result<()> {
+        for Touched { path, becomes, .. } in touched {
+            let before = self.held.get(path).and_then(|held| held.becomes.as_ref());
+            let before = before.and_then(NodeState::due_ms);
+            match becomes.as_ref().map(NodeState::due_ms) {
+                Some(Some(due_ms))
+                    if before.is_none() && !self.breaks(Broken::IndexesWhenDecided) =>
+                {
+                    expiring::add(&mut self.store, path, due_ms).await?;
+                }
+                None if before.is_some() => {
+                    if let Some(version) = expiring::version(&mut self.store, path).await? {
+                        self.expiring.insert(path.clone(), version);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets which znodes the next request was planned from, so that it touches none of them.
     pub(super) fn forget_planned_from(&mut self) {
         self.held
             .values_mut()
@@ -335,6 +382,17 @@ impl<'writer> Batch<'writer> {
         }
         let is_halved = self.locking.mutant.breaks(Broken::InstallsHalfOfADecision);
         for (place, (path, held)) in self.held.iter().enumerate() {
+            if held.is_touched
+                && held.becomes.is_none()
+                && let Some(version) = self.expiring.get(path)
+            {
+                expiring::replace(store, path, *version, None).await?;
+            }
+            if self.locking.mutant.breaks(Broken::IndexesWhenDecided)
+                && let Some(due_ms) = held.becomes.as_ref().and_then(NodeState::due_ms)
+            {
+                expiring::add(store, path, due_ms).await?;
+            }
             let is_left_out = is_halved && self.held.len() > 2 && place % 2 == 1;
             if held.is_touched && !is_left_out {
                 node::install(store, path, &self.lock, held.becomes.as_ref()).await?;

@@ -3,13 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::batch::{Batch, PlanError, Refusal};
+use ports::key_value::Version;
+
+use super::{
+    batch::{Batch, PlanError, Refusal},
+    hard_limits::{self, Growth},
+};
 use crate::{
     Error, access,
+    broken::Broken,
     model::{Acl, Lifetime, Naming, SessionId},
     path,
     records::{Effect, NodeState, Operation, Part, Payload, Touched},
-    storage::ephemerals,
+    storage::{ephemerals, expiring},
     writer::tree::{self, Asked, Locked},
 };
 
@@ -19,15 +25,18 @@ pub(super) type Plan = Result<Planned, PlanError>;
 
 /// Plans one request after those already in `batch`.
 pub(super) async fn plan(operation: &Operation, asked: Asked<'_>, batch: &mut Batch<'_>) -> Plan {
-    match operation {
+    let planned = match operation {
         Operation::Attach => Ok((Effect::Attach, Vec::new())),
         Operation::Close | Operation::Expire => {
             let session = batch.next_id().session;
             let paths = ephemerals::first(&mut batch.store, session, usize::MAX).await?;
             let (paths, touched) = end(session, paths, batch).await?;
-            Ok((Effect::Close { paths }, touched))
+            return Ok((Effect::Close { paths }, touched));
         }
         Operation::Multi(parts) => multi(parts, asked, batch).await,
+        Operation::RemoveExpired { path, entry } => {
+            remove_expired(path, *entry, asked, batch).await
+        }
         operation => {
             let mut view = View {
                 batch,
@@ -35,7 +44,33 @@ pub(super) async fn plan(operation: &Operation, asked: Asked<'_>, batch: &mut Ba
             };
             update(operation, asked, &mut view).await
         }
+    }?;
+    batch.index_expiring(&planned.1).await?;
+    Ok(planned)
+}
+
+/// Plans the removal of a container or a znode with a time to live, if it is due.
+async fn remove_expired(
+    path: &str,
+    entry: Version,
+    asked: Asked<'_>,
+    batch: &mut Batch<'_>,
+) -> Plan {
+    let mut view = View {
+        batch,
+        earlier: None,
+    };
+    let parent = view.locked(tree::check_delete(path)?).await?;
+    let node = view.locked(path).await?;
+    let due_ms = node.state.as_ref().and_then(NodeState::due_ms);
+    let is_due = due_ms.is_some_and(|due_ms| due_ms < asked.now_ms);
+    if !is_due && !batch.breaks(Broken::RemovesUnchecked) {
+        expiring::replace(&mut batch.store, path, entry, due_ms).await?;
+        return Err(PlanError::Unneeded);
     }
+    let touched = tree::delete(batch.next_id(), asked.identities, parent, node, -1)?;
+    let paths = vec![path.to_owned()];
+    Ok((Effect::Delete { paths }, touched))
 }
 
 /// The znodes from which a request is planned. It locks them.
@@ -83,6 +118,12 @@ async fn update(operation: &Operation, asked: Asked<'_>, view: &mut View<'_, '_>
         } => {
             tree::check_path(path)?;
             let node = view.locked(path).await?;
+            if let Some(quotas) = view.batch.quotas {
+                // As in ZooKeeper, before the version.
+                let state = node.state.as_ref().ok_or(Error::NoNode)?;
+                access::check(&state.acl, asked.identities, access::WRITE)?;
+                hard_limits::check(quotas, path, Growth::Set(data.bytes_len())).await?;
+            }
             let touched = tree::set_data(id, asked, node, *version)?;
             let (path, data) = (path.clone(), data.clone());
             Ok((Effect::SetData { path, data }, touched))
@@ -102,9 +143,11 @@ async fn update(operation: &Operation, asked: Asked<'_>, view: &mut View<'_, '_>
             Ok((Effect::Check, touched))
         }
         Operation::Refuse(error) => Err((*error).into()),
-        Operation::Attach | Operation::Close | Operation::Expire | Operation::Multi(_) => {
-            Err(Error::Marshalling.into())
-        }
+        Operation::Attach
+        | Operation::Close
+        | Operation::Expire
+        | Operation::RemoveExpired { .. }
+        | Operation::Multi(_) => Err(Error::Marshalling.into()),
     }
 }
 
@@ -127,6 +170,9 @@ async fn create(
     let child = view.locked(&whole).await?;
     let id = view.batch.next_id();
     let touched = tree::create(id, asked, parent, child, (lifetime, &acl))?;
+    if let Some(quotas) = view.batch.quotas {
+        hard_limits::check(quotas, &whole, Growth::Create(data.bytes_len())).await?;
+    }
     if lifetime == Lifetime::Ephemeral {
         // Before the decision: the session's end checks superfluous entries, but cannot find a
         // missing one.
@@ -243,5 +289,6 @@ pub(super) async fn end(
     };
     let (mut touched, deleted) = tree::close(batch.next_id(), session, &locked);
     batch.touch_planned_from(&mut touched);
+    batch.index_expiring(&touched).await?;
     Ok((deleted, touched))
 }

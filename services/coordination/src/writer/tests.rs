@@ -1,6 +1,7 @@
 //! C-1, C-2, C6: released locks, and how one writer continues another's work.
 
 mod endings;
+mod expiring;
 mod multis;
 mod redelivery;
 

@@ -1,0 +1,57 @@
+//! Asks a writer to remove the containers and the znodes with a time to live that are due.
+//!
+//! The requests belong to a session of the service itself, which never ends, so that they are
+//! decided like every other update (rule C-1). Its row is created with the first request. A request
+//! has no number: the writer checks the znode each time, so a repeated request does nothing.
+
+use bytes::Bytes;
+use ports::{Result, key_value::Version};
+
+use crate::{
+    environment::Environment,
+    model::{Identity, Password, SessionId},
+    queue_names,
+    records::{Operation, Submitted, encode},
+    storage::{expiring, session},
+};
+
+/// The most znodes that one check removes; the next one continues. It is ZooKeeper's
+/// `znode.container.maxPerMinute`, and a check runs once a minute by default.
+const REMOVALS_PER_CHECK_MAX: usize = 10_000;
+
+/// Requests the removal of all znodes that are due. Returns their number.
+pub(crate) async fn request_removals(env: &Environment) -> Result<usize> {
+    let mut store = env.system();
+    let now_ms = env.parts.clock.now().0 as i64;
+    let due = expiring::due(&mut store, now_ms, REMOVALS_PER_CHECK_MAX).await?;
+    if due.is_empty() {
+        return Ok(0);
+    }
+    let entropy = &env.parts.entropy;
+    let secret = u128::from(entropy.next_u64()) << 64 | u128::from(entropy.next_u64());
+    let password = Password(secret.to_be_bytes());
+    let timeout = env.config.session_timeout_max;
+    session::create(&mut store, SessionId::SYSTEM, password, timeout).await?;
+    let requests: Vec<Bytes> = due
+        .into_iter()
+        .map(|(path, version)| encode(&removal(path, version)))
+        .collect();
+    let group = queue_names::request_group(SessionId::SYSTEM);
+    let queue = &*env.parts.queue;
+    queue_names::send(queue, queue_names::REQUEST_QUEUE, group, &requests).await?;
+    Ok(requests.len())
+}
+
+fn removal(path: String, entry: Version) -> Submitted {
+    let all_powerful = Identity {
+        scheme: "super".to_owned(),
+        id: String::new(),
+    };
+    Submitted {
+        session: SessionId::SYSTEM,
+        attach: 1,
+        request: 0,
+        identities: vec![all_powerful],
+        operation: Operation::RemoveExpired { path, entry },
+    }
+}
