@@ -3,15 +3,20 @@
 //! Each check returns the violations that it finds. A test expects none of the real service and
 //! some of a mutant.
 
+mod lasting;
 mod leftovers;
 
 use std::collections::BTreeMap;
 
 use coordination::{
-    model::{EventKind, Naming, Output, Request, Response, SessionId, Stat, Watching, Zxid},
+    model::{
+        EventKind, Naming, Output, Request, Response, SessionId, Stat, WatchKind, WatchMode,
+        Watching, Zxid,
+    },
     records::UpdateAnswer,
 };
 
+use self::lasting::LastingWatches;
 pub use self::leftovers::nothing_is_left;
 use crate::{
     history::{History, Moment},
@@ -50,6 +55,7 @@ struct Connection<'timeline> {
     /// The zxid of the last read.
     last_read: Zxid,
     watches: Vec<Armed>,
+    lasting: LastingWatches,
     /// Since when watches are being set again, and which of them have not fired yet.
     setting: (Zxid, Vec<Again>),
     /// Synthetic events for such watches, each with the zxid seen before it. The reply says as of
@@ -130,6 +136,7 @@ impl<'timeline> Connection<'timeline> {
             shown: Zxid(0),
             last_read: Zxid(0),
             watches: Vec::new(),
+            lasting: LastingWatches::default(),
             setting: (Zxid(0), Vec::new()),
             made_up: Vec::new(),
             violations: Vec::new(),
@@ -154,8 +161,10 @@ impl<'timeline> Connection<'timeline> {
                     data,
                     exists,
                     children,
+                    lasting,
                 } = request
                 {
+                    self.set_lasting(lasting, (self.shown, Zxid(i64::MAX)));
                     self.setting = (*relative, watches(data, exists, children));
                 }
             }
@@ -219,12 +228,22 @@ impl<'timeline> Connection<'timeline> {
                 self.watches.retain(|other| *other != armed);
             }
         }
+        for missed in self.lasting.check_through(self.timeline, zxid) {
+            self.violated(&missed);
+        }
+    }
+
+    fn set_lasting(&mut self, watches: &[(WatchMode, String)], since: (Zxid, Zxid)) {
+        for (mode, path) in watches {
+            self.lasting.set(path, *mode, since);
+        }
     }
 
     fn event(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
         self.arm_what_is_being_set(Zxid(zxid.0 - 1), kind, path);
         let fires = |armed: &Armed| armed.path == path && armed.kinds().contains(&kind);
-        if !self.watches.iter().any(fires) {
+        self.lasting.shown(zxid, kind, path);
+        if !self.watches.iter().any(fires) && !self.lasting.reports(zxid, kind, path) {
             self.violated(&format!("{kind:?} of {path} at {zxid:?} had no watch"));
         }
         for armed in self.watches.iter().filter(|armed| fires(armed)) {
@@ -283,9 +302,39 @@ impl<'timeline> Connection<'timeline> {
                 self.is_as_of(path, zxid, shown);
                 self.arm(*watching, shown.is_some(), path, true, zxid);
             }
-            Request::SetWatches { .. } => self.are_set_again(zxid),
+            Request::SetWatches { lasting, .. } => {
+                self.are_set_again(zxid);
+                self.set_lasting(lasting, (zxid, zxid));
+            }
+            Request::AddWatch { path, mode } if result.is_ok() => {
+                self.lasting.set(path, *mode, (zxid, zxid));
+            }
+            Request::RemoveWatches {
+                path,
+                kind,
+                only_checks,
+            } => self.watches_are_removed(path, *kind, *only_checks, result.is_ok()),
             _ => {}
         }
+    }
+
+    fn watches_are_removed(&mut self, path: &str, kind: WatchKind, only_checks: bool, is_ok: bool) {
+        if only_checks {
+            return;
+        }
+        let had_lasting = self.lasting.remove(path, kind);
+        if had_lasting && !is_ok {
+            self.violated(&format!("a watch of {path} was not found"));
+        }
+        self.watches.retain(|armed| {
+            let is_of = match kind {
+                WatchKind::Any => true,
+                WatchKind::Data => !armed.is_of_children,
+                WatchKind::Children => armed.is_of_children,
+                WatchKind::Persistent | WatchKind::Recursive => false,
+            };
+            armed.path != path || !is_of
+        });
     }
 
     /// Single system image: a read at `zxid` shows exactly the state of the path in the log at

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use coordination::model::{EventKind, Output, Request, Watching as Asked, Zxid};
+use coordination::model::{
+    EventKind, Output, Request, WatchKind, WatchMode, Watching as Asked, Zxid,
+};
 
 /// The watches that are set and have not fired.
 #[derive(Debug, Default)]
@@ -11,7 +13,8 @@ pub(crate) struct ClientWatches {
     data: BTreeSet<String>,
     exists: BTreeSet<String>,
     children: BTreeSet<String>,
-    /// Unanswered reads that leave a watch if they succeed.
+    lasting: BTreeSet<(WatchMode, String)>,
+    /// Unanswered requests that change the watches if they succeed.
     asked: BTreeMap<i32, Request>,
 }
 
@@ -29,6 +32,10 @@ impl ClientWatches {
         | Request::GetChildren {
             watching: Asked::Yes,
             ..
+        }
+        | Request::AddWatch { .. }
+        | Request::RemoveWatches {
+            only_checks: false, ..
         } = request
         {
             self.asked.insert(tag, request.clone());
@@ -44,6 +51,10 @@ impl ClientWatches {
                     self.data.insert(path);
                 }
                 (Some(Request::GetChildren { path, .. }), true) => drop(self.children.insert(path)),
+                (Some(Request::AddWatch { path, mode }), true) => {
+                    self.lasting.insert((mode, path));
+                }
+                (Some(Request::RemoveWatches { path, kind, .. }), true) => self.remove(&path, kind),
                 _ => {}
             },
             Output::Event { kind, path, .. } => {
@@ -61,18 +72,40 @@ impl ClientWatches {
         }
     }
 
+    fn remove(&mut self, path: &str, kind: WatchKind) {
+        let (mut one_shot, mut lasting) = (Vec::new(), Vec::new());
+        match kind {
+            WatchKind::Children => one_shot = vec![&mut self.children],
+            WatchKind::Data => one_shot = vec![&mut self.data, &mut self.exists],
+            WatchKind::Persistent => lasting = vec![WatchMode::Persistent],
+            WatchKind::Recursive => lasting = vec![WatchMode::Recursive],
+            WatchKind::Any => {
+                one_shot = vec![&mut self.children, &mut self.data, &mut self.exists];
+                lasting = vec![WatchMode::Persistent, WatchMode::Recursive];
+            }
+        }
+        for paths in one_shot {
+            paths.remove(path);
+        }
+        for mode in lasting {
+            self.lasting.remove(&(mode, path.to_owned()));
+        }
+    }
+
     /// The first request of a new connection, if there are watches.
     pub(crate) fn set_again(&mut self, relative: Zxid) -> Option<Request> {
         // Unanswered requests of the last connection left no watch that the client knows.
         self.asked.clear();
         let all = |paths: &BTreeSet<String>| paths.iter().cloned().collect::<Vec<_>>();
         let (data, exists, children) = (all(&self.data), all(&self.exists), all(&self.children));
-        let is_needed = data.len() + exists.len() + children.len() > 0;
+        let lasting: Vec<_> = self.lasting.iter().cloned().collect();
+        let is_needed = data.len() + exists.len() + children.len() + lasting.len() > 0;
         is_needed.then_some(Request::SetWatches {
             relative,
             data,
             exists,
             children,
+            lasting,
         })
     }
 }

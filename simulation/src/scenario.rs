@@ -6,7 +6,7 @@ use std::{ops::Range, panic, time::Duration};
 use coordination::{
     Config,
     broken::Broken,
-    model::{Acl, Lifetime, Naming, Request, Watching},
+    model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watching},
 };
 use fastrand::Rng;
 use futures_util::{
@@ -411,6 +411,46 @@ pub fn watched(rng: &mut Rng, client: usize, request: usize) -> Request {
         _ => Request::GetChildren {
             path: "/".into(),
             watching,
+        },
+    }
+}
+
+/// Every other client keeps watches that stay, among one-shot ones; the others change the tree.
+pub fn watched_for_long(rng: &mut Rng, client: usize, request: usize) -> Request {
+    const PATHS: [&str; 5] = ["/a", "/b", "/a/c", "/a/d", "/ab"];
+    let path = PATHS[rng.usize(..PATHS.len())].to_owned();
+    let watched = ["/", "/a", "/a/c", "/b"][rng.usize(..4)].to_owned();
+    let mode = [WatchMode::Persistent, WatchMode::Recursive][rng.usize(..2)];
+    let kinds = [
+        WatchKind::Any,
+        WatchKind::Data,
+        WatchKind::Persistent,
+        WatchKind::Recursive,
+    ];
+    match (client % 2, rng.usize(..9)) {
+        (0, 0 | 1) => Request::Delete { path, version: -1 },
+        (0, 2..=4) => create(path, client, request, Lifetime::Persistent, Naming::Given),
+        (0, _) => set(path, client, request, -1),
+        (_, 0 | 1 | 8) => Request::AddWatch {
+            path: watched,
+            mode,
+        },
+        (_, 3) => Request::RemoveWatches {
+            path: watched,
+            kind: kinds[rng.usize(..kinds.len())],
+            only_checks: rng.bool(),
+        },
+        (_, 4) => Request::Exists {
+            path,
+            watching: Watching::Yes,
+        },
+        (_, 5) => Request::GetChildren {
+            path: watched,
+            watching: Watching::Yes,
+        },
+        _ => Request::GetData {
+            path,
+            watching: Watching::No,
         },
     }
 }

@@ -23,6 +23,7 @@ ERROR_NAMES = {
     -111: "not empty",
     -114: "invalid acl",
     -115: "auth failed",
+    -121: "no watcher",
 }
 EVENT_NAMES = {1: "created", 2: "deleted", 3: "data changed", 4: "children changed"}
 
@@ -38,11 +39,18 @@ OPERATIONS = {
     "children": (wire.GET_CHILDREN, ("names",)),
     "children2": (wire.GET_CHILDREN2, ("names", "stat")),
     "sync": (wire.SYNC, ("path",)),
+    "count": (wire.COUNT_DESCENDANTS, ("number",)),
+    "ephemerals": (wire.GET_EPHEMERALS, ("names",)),
+    "add": (wire.ADD_WATCH, ("number",)),
+    "check": (wire.CHECK_WATCHES, ()),
+    "remove": (wire.REMOVE_WATCHES, ()),
     "getacl": (wire.GET_ACL, ("acl", "stat")),
     "setacl": (wire.SET_ACL, ("stat",)),
-    "ephemerals": (wire.GET_EPHEMERALS, ("names",)),
     "whoami": (wire.WHO_AM_I, ("identities",)),
 }
+MODES = {"persistent": 0, "recursive": 1}
+WATCH_KINDS = {"children": 1, "data": 2, "any": 3, "persistent": 4, "recursive": 5}
+SET_AGAIN = ("data", "exists", "children")
 FLAGS = {"": 0, "ephemeral": 1, "sequential": 2, "ephemeral-sequential": 3}
 
 
@@ -51,6 +59,7 @@ class Transcript:
 
     A path or data `-` is null; `raw OPERATION HEX` sends a body as it is, and `ping` a ping with an ordinary xid.
     `watches ZXID KIND:PATH...` sets watches again as of a turn, `z3`; its events come with no zxid of their own.
+    `watches2` is the form with persistent ones. `add` takes a mode, `check` and `remove` a kind of watches.
     """
 
     def __init__(self, port, names):
@@ -84,6 +93,9 @@ class Transcript:
             self.answer(session, session.send(wire.AUTH, auth(*words), wire.AUTH_XID), ())
             if self.lines[-1].startswith("    auth-failed"):
                 self.lines.append("    closed" if session.receive() is None else "    open")
+        elif operation == "watches2":
+            request = self.watches(words, [*SET_AGAIN, "persistent", "recursive"])
+            self.answer(session, session.send(wire.SET_WATCHES2, request, wire.SET_WATCHES_XID), ())
         elif operation == "raw":
             self.answer(session, session.send(int(words[0]), bytes.fromhex("".join(words[1:]))), ())
         else:
@@ -126,10 +138,10 @@ class Transcript:
             return self.zxids[zxid] + skipped
         return self.zxids.get(zxid, "z?")
 
-    def watches(self, words):
+    def watches(self, words, kinds=SET_AGAIN):
         since = {name: zxid for zxid, name in self.zxids.items()}[words[0]]
         of = lambda kind: [path for word, path in (word.split(":") for word in words[1:]) if word == kind]
-        return wire.long(since) + b"".join(wire.strings(of(kind)) for kind in ("data", "exists", "children"))
+        return wire.long(since) + b"".join(wire.strings(of(kind)) for kind in kinds)
 
     @staticmethod
     def error(code):
@@ -144,6 +156,10 @@ class Transcript:
     def data(fields):
         data = fields.buffer()
         return "null" if data is None else repr(data)
+
+    @staticmethod
+    def number(fields):
+        return str(fields.integer())
 
     @staticmethod
     def names(fields):
@@ -192,8 +208,11 @@ def body(operation, words):
         return path + wire.buffer(data) + struct.pack("!i", int(rest[1]) if len(rest) > 1 else -1)
     if operation == "setacl":
         return path + wire.acl([acl_entry(word) for word in rest[1:]]) + wire.integer(int(rest[0]))
-    if operation in ("sync", "getacl", "ephemerals"):
+    if operation in ("sync", "count", "getacl", "ephemerals"):
         return path
+    if operation in ("add", "check", "remove"):
+        named = MODES if operation == "add" else WATCH_KINDS
+        return path + wire.integer(named[rest[0]] if rest[0] in named else int(rest[0]))
     return path + wire.boolean(rest == ["watch"])
 
 

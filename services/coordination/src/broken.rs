@@ -42,6 +42,12 @@ pub enum Broken {
     RestartsReadsForever,
     /// C4: if one watch changes during a reset after a reconnect, all of them are read again.
     ForgetsRestoredWatches,
+    /// C4: a persistent watch ends when it fires.
+    FiresPersistentWatchesOnce,
+    /// C4: a recursive watch fires only for the znodes that were there when it was set.
+    MissesNewDescendants,
+    /// C4: a reset after a reconnect sets one-shot watches alone.
+    ForgetsPersistentWatches,
     /// Memory bound per client: reads continue however many outputs wait for the client.
     QueuesOutputsWithoutBound,
     /// C-6: requests of replaced connections are decided.

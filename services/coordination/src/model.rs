@@ -157,7 +157,7 @@ pub enum Watching {
 }
 
 /// Which changes a persistent watch reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WatchMode {
     /// Those of its znode and its znode's children.
     Persistent,
@@ -168,9 +168,9 @@ pub enum WatchMode {
 /// The watches that a client removes or asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchKind {
-    /// Child watches.
+    /// One-shot child watches.
     Children,
-    /// Data and exists watches.
+    /// One-shot data and exists watches.
     Data,
     /// Watches of any kind.
     Any,
@@ -243,13 +243,16 @@ pub enum Request {
     Sync { path: Option<String> },
     /// Keeps the session alive; answered in order.
     Ping,
-    /// Sets watches again after a reconnect. A watch fires at once if its znode changed after
-    /// `relative`, the last zxid that the client saw.
+    /// Sets watches again after a reconnect. A one-shot watch fires at once if its znode changed
+    /// after `relative`, the last zxid that the client saw. A persistent watch reports the changes
+    /// from now on.
     SetWatches {
         relative: Zxid,
         data: Vec<String>,
         exists: Vec<String>,
         children: Vec<String>,
+        /// The persistent ones.
+        lasting: Vec<(WatchMode, String)>,
     },
     /// Ends the session and deletes its ephemerals.
     Close,
@@ -290,8 +293,18 @@ impl Request {
                 data,
                 exists,
                 children,
+                lasting,
                 ..
-            } => strings_len(data) + strings_len(exists) + strings_len(children),
+            } => {
+                let path_len = |(mode, path): &(WatchMode, String)| size_of_val(mode) + path.len();
+                let lasting = lasting
+                    .iter()
+                    .map(|watch| size_of::<String>() + path_len(watch));
+                strings_len(data)
+                    + strings_len(exists)
+                    + strings_len(children)
+                    + lasting.sum::<usize>()
+            }
             Self::Ping | Self::WhoAmI | Self::Close | Self::Refuse(_) | Self::RefuseUpdate(_) => 0,
         }
     }

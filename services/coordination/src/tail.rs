@@ -55,12 +55,12 @@ use crate::{
     backlog::Backlog,
     broken::Broken,
     environment::Environment,
-    model::{Connection, EventKind, Identity, Zxid},
+    model::{Connection, EventKind, Identity, SessionId, Zxid},
     queue_names::LOG_PARTITION,
     records::{Change, LogEntry, Slot, UpdateAnswer, Wake, decode},
     storage::user_store::UserStore,
     tail::event_queue::{ClientEvent, EventQueue},
-    watches::Aspect,
+    watches::{Aspect, Watches},
 };
 
 /// The epoch of no position. No delivery from it is ever durable.
@@ -121,11 +121,14 @@ impl Tail {
         Self {
             region: UserStore::of(&env),
             log: FencedLog::new(env.parts.system.clone(), LOG_PARTITION),
+            registry: Mutex::new(Registry {
+                watches: Watches::new(env.config.mutant),
+                ..Registry::default()
+            }),
             env,
             poll_is_wanted: AtomicBool::new(false),
             inbox: Mutex::default(),
             slot_announced: Notify::new(),
-            registry: Mutex::default(),
             applied: watch::Sender::new(Zxid(0)),
             durable: AtomicI64::new(0),
             position: AtomicU64::new(0),
@@ -323,6 +326,23 @@ impl Tail {
         true
     }
 
+    /// Reads or changes the watches of a connection. Returns the result, and the zxid up to which
+    /// changes found the watches as they were before. A connection that was replaced or ended finds
+    /// and changes none.
+    pub(crate) fn with_watches<T: Default>(
+        &self,
+        client: Connection,
+        work: impl FnOnce(&mut Watches, SessionId) -> T,
+    ) -> (T, Zxid) {
+        let mut registry = self.registry();
+        let result = if registry.is_registered(client) {
+            work(&mut registry.watches, client.session)
+        } else {
+            T::default()
+        };
+        (result, registry.delivered)
+    }
+
     /// Follows the log forever, as a task of the program beside its front ends.
     pub(crate) async fn run(&self) {
         loop {
@@ -370,6 +390,7 @@ impl Tail {
         self.durable.store(cursor.zxid.0, Ordering::Release);
         registry.recent = Backlog::default();
         registry.dropped = cursor.zxid;
+        registry.delivered = cursor.zxid;
         registry.unconfirmed = None;
         registry.positions += 1;
         self.position.store(registry.positions, Ordering::Release);
@@ -597,6 +618,7 @@ impl Tail {
                 .unconfirmed
                 .map_or(point, |(_, unconfirmed)| point.max(unconfirmed));
             registry.unconfirmed = Some((slot.last(), point));
+            registry.delivered = slot.last();
         }
         self.applied.send_replace(slot.last());
         for event_queue in eager.into_values() {

@@ -125,6 +125,7 @@ fn events_of_watches_set_again_wait_for_capacity() {
                 data: missing,
                 exists,
                 children,
+                lasting: vec![],
             },
         );
         let (outputs, most) = replies_up_to(&mut client, 1).await;

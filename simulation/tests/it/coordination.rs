@@ -7,7 +7,8 @@ use simulation::{
     cluster::Instances,
     faults::FaultProfile,
     scenario::{
-        Scenario, configuration, contended, ephemerals, everything, multis, patient, seeds, watched,
+        Scenario, configuration, contended, ephemerals, everything, multis, patient, seeds,
+        watched, watched_for_long,
     },
 };
 
@@ -199,6 +200,38 @@ fn rereading_watches_that_are_set_is_caught() {
     setting_watches_again()
         .without(Broken::ForgetsRestoredWatches)
         .is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+fn watching_for_long() -> Scenario {
+    Scenario {
+        clients: 4,
+        requests: 24,
+        one_break_in: 4,
+        mix: watched_for_long,
+        fault_profile: FaultProfile::Slow,
+        ..Scenario::default()
+    }
+}
+
+/// C4: persistent and recursive watches report each change once, before anything newer, and stay
+/// over reconnects.
+#[test]
+fn a_persistent_watch_reports_every_change() {
+    watching_for_long().holds("a_persistent_watch_reports_every_change");
+}
+
+/// C4, broken.
+#[test]
+fn persistent_watches_that_miss_changes_are_caught() {
+    for rule in [
+        Broken::FiresPersistentWatchesOnce,
+        Broken::MissesNewDescendants,
+        Broken::ForgetsPersistentWatches,
+    ] {
+        watching_for_long()
+            .without(rule)
+            .is_caught(SEEDS_UNTIL_CAUGHT);
+    }
 }
 
 fn reconnecting() -> Scenario {

@@ -91,6 +91,7 @@ async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
         data,
         exists: vec![],
         children: vec![],
+        lasting: vec![],
     };
     let setting = slow.during(shown(&mut client, again));
     let changing = async {
@@ -153,6 +154,7 @@ fn many_watches_are_set_again_amid_changes_that_never_pause() {
             data: paths.clone(),
             exists: vec![],
             children: vec![],
+            lasting: vec![],
         };
         let changing = async {
             // Each of them changes every ten reads, and one during every read.
@@ -212,6 +214,7 @@ fn setting_watches_again_is_answered_at_the_zxid_it_read() {
                 data: vec![],
                 exists,
                 children: vec![],
+                lasting: vec![],
             };
             zxid(&mut client, again).await
         };
@@ -254,6 +257,7 @@ fn watches_are_set_again_although_every_read_is_outdated() {
             data,
             exists: vec![],
             children: vec![],
+            lasting: vec![],
         };
         let changing = async {
             loop {

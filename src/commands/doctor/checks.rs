@@ -73,7 +73,11 @@ pub(super) fn all(settings: &Settings, target: &Target, verify: bool) -> Vec<Fin
     ]);
     let security = &settings.security;
     if security.zookeeper_secure != Listen::Off {
-        let secure = port("--zookeeper-secure-listen", security.zookeeper_secure, running);
+        let secure = port(
+            "--zookeeper-secure-listen",
+            security.zookeeper_secure,
+            running,
+        );
         findings.push(secure.of("port zookeeper-secure"));
     }
     if let Some(files) = &security.tls {

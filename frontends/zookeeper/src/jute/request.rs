@@ -144,8 +144,8 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
         },
         Operation::Ping => Request::Ping,
         Operation::CloseSession => Request::Close,
-        Operation::SetWatches => set_watches(frame)?,
-        Operation::SetWatches2 => set_watches2(frame)?,
+        Operation::SetWatches => set_watches(frame, false)?,
+        Operation::SetWatches2 => set_watches(frame, true)?,
         Operation::GetAcl => Request::GetAcl {
             path: frame.path()?,
         },
@@ -251,8 +251,13 @@ fn set_acl(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     Ok(Request::SetAcl { path, acl, version })
 }
 
+/// A null path becomes empty. As in ZooKeeper, a client may watch either, and no znode has it.
+fn watched_path(frame: &mut Reader<'_>) -> Result<String, Malformed> {
+    Ok(frame.string()?.unwrap_or_default())
+}
+
 fn add_watch(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
-    let (path, mode) = (frame.path()?, frame.int()?);
+    let (path, mode) = (watched_path(frame)?, frame.int()?);
     let mode = match mode {
         0 => WatchMode::Persistent,
         1 => WatchMode::Recursive,
@@ -262,7 +267,7 @@ fn add_watch(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
 }
 
 fn remove_watches(frame: &mut Reader<'_>, only_checks: bool) -> Result<Request, Malformed> {
-    let (path, kind) = (frame.path()?, frame.int()?);
+    let (path, kind) = (watched_path(frame)?, frame.int()?);
     let kind = match kind {
         1 => WatchKind::Children,
         2 => WatchKind::Data,
@@ -328,29 +333,33 @@ fn watching(frame: &mut Reader<'_>) -> Result<Watching, Malformed> {
     })
 }
 
-fn paths(frame: &mut Reader<'_>) -> Result<Vec<String>, Malformed> {
-    frame
-        .vector(STRING_BYTES_MIN, Reader::path)?
-        .ok_or(Malformed::Null)
+fn paths<'frame>(
+    frame: &mut Reader<'frame>,
+    path: fn(&mut Reader<'frame>) -> Result<String, Malformed>,
+) -> Result<Vec<String>, Malformed> {
+    frame.vector(STRING_BYTES_MIN, path)?.ok_or(Malformed::Null)
 }
 
-fn set_watches(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
-    Ok(Request::SetWatches {
-        relative: Zxid(frame.long()?),
-        data: paths(frame)?,
-        exists: paths(frame)?,
-        children: paths(frame)?,
-    })
-}
-
-/// Clients since 3.6 send this form. Its two lists of persistent watches are not offered.
-fn set_watches2(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
-    let request = set_watches(frame)?;
-    let persistent = paths(frame)?;
-    let recursive = paths(frame)?;
-    if persistent.is_empty() && recursive.is_empty() {
-        Ok(request)
-    } else {
-        Ok(Request::Refuse(Error::Unimplemented))
+/// Clients send the form with persistent watches (`setWatches2`) only if they have some.
+fn set_watches(frame: &mut Reader<'_>, has_persistent: bool) -> Result<Request, Malformed> {
+    let relative = Zxid(frame.long()?);
+    let [data, exists, children] = [
+        paths(frame, Reader::path)?,
+        paths(frame, Reader::path)?,
+        paths(frame, Reader::path)?,
+    ];
+    let mut lasting = Vec::new();
+    if has_persistent {
+        for mode in [WatchMode::Persistent, WatchMode::Recursive] {
+            let paths = paths(frame, watched_path)?;
+            lasting.extend(paths.into_iter().map(|path| (mode, path)));
+        }
     }
+    Ok(Request::SetWatches {
+        relative,
+        data,
+        exists,
+        children,
+        lasting,
+    })
 }

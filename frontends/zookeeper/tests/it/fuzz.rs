@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use coordination::{
     Error,
-    model::{Acl, Lifetime, Naming, Request, Watching, Zxid},
+    model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watching, Zxid},
 };
 use fastrand::Rng;
 use zookeeper_frontend::jute::{Reader, request};
@@ -178,7 +178,7 @@ fn some_request(rng: &mut Rng) -> Request {
     } else {
         Watching::No
     };
-    match rng.u8(0..11) {
+    match rng.u8(0..15) {
         0 => Request::Create {
             path,
             data: data(rng),
@@ -214,14 +214,30 @@ fn some_request(rng: &mut Rng) -> Request {
         8 => {
             let mut texts = || (0..rng.u8(0..40)).map(|_| text(rng)).collect::<Vec<_>>();
             let (data, exists, children) = (texts(), texts(), texts());
+            let lasting = texts()
+                .into_iter()
+                .map(|path| (WatchMode::Recursive, path))
+                .collect();
             Request::SetWatches {
                 relative: Zxid(rng.i64(..)),
                 data,
                 exists,
                 children,
+                lasting,
             }
         }
         9 => Request::Close,
+        10 => Request::AddWatch {
+            path,
+            mode: WatchMode::Persistent,
+        },
+        11 => Request::RemoveWatches {
+            path,
+            kind: WatchKind::Any,
+            only_checks: rng.bool(),
+        },
+        12 => Request::CountDescendants { path },
+        13 => Request::GetEphemerals { prefix: path },
         _ => Request::Refuse(Error::Unimplemented),
     }
 }

@@ -63,9 +63,15 @@ fn set_watches(request: &Request, newer: bool) -> (i32, Vec<u8>) {
         data,
         exists,
         children,
+        lasting,
     } = request
     else {
-        unreachable!("the caller has one")
+        unreachable!("the caller checks");
+    };
+    let of_mode = |mode| {
+        let of_mode = lasting.iter().filter(|(of, _)| *of == mode);
+        let paths: Vec<_> = of_mode.map(|(_, path)| path.clone()).collect();
+        strings(&paths)
     };
     let mut body = [
         long(relative.0),
@@ -74,10 +80,12 @@ fn set_watches(request: &Request, newer: bool) -> (i32, Vec<u8>) {
         strings(children),
     ]
     .concat();
-    if newer {
-        body.extend([strings(&[]), strings(&[])].concat());
+    let is_new_form = newer || !lasting.is_empty();
+    if is_new_form {
+        body.extend(of_mode(WatchMode::Persistent));
+        body.extend(of_mode(WatchMode::Recursive));
     }
-    (if newer { 105 } else { 101 }, body)
+    (if is_new_form { 105 } else { 101 }, body)
 }
 
 fn body(request: &Request, newer: bool) -> (i32, Vec<u8>) {

@@ -51,14 +51,26 @@ fn create() -> impl Strategy<Value = Request> {
 
 fn set_watches() -> impl Strategy<Value = Request> {
     let paths = || vec(path(), 0..5);
-    (any::<i64>(), paths(), paths(), paths()).prop_map(|(relative, data, exists, children)| {
-        Request::SetWatches {
+    let lasting = || {
+        (paths(), paths()).prop_map(|(persistent, recursive)| {
+            let persistent = persistent
+                .into_iter()
+                .map(|path| (WatchMode::Persistent, path));
+            let recursive = recursive
+                .into_iter()
+                .map(|path| (WatchMode::Recursive, path));
+            persistent.chain(recursive).collect()
+        })
+    };
+    (any::<i64>(), paths(), paths(), paths(), lasting()).prop_map(
+        |(relative, data, exists, children, lasting)| Request::SetWatches {
             relative: Zxid(relative),
             data,
             exists,
             children,
-        }
-    })
+            lasting,
+        },
+    )
 }
 
 /// A path to read. The empty path decodes as the root.

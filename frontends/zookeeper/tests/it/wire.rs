@@ -314,6 +314,7 @@ fn special_xids_are_echoed() {
         data: vec!["/d".into()],
         exists: vec!["/e".into()],
         children: vec!["/c".into()],
+        lasting: vec![],
     };
     assert_eq!(wire.ask(&frame(&body)), [(-8, set)]);
     assert_eq!(

@@ -29,12 +29,12 @@ use ports::Result;
 use crate::{
     Error, access,
     broken::Broken,
-    model::{Connection, EventKind, Output, Request, Response, Watching, Zxid},
+    model::{Connection, EventKind, Output, Request, Response, WatchMode, Watching, Zxid},
     path::split,
     records::Identities,
     storage::{ephemerals, user_store::Node},
     tail::{DeliveredChange, ReadTarget, Tail},
-    watches::Aspect,
+    watches::{Aspect, Watches},
 };
 
 /// How often a read starts again because it fell behind the kept changes, before other work gets a
@@ -279,12 +279,10 @@ async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<Rea
         }
         Request::Ping => Ok(ReadResult::of(since, Zxid(0), Ok(Response::Pong))),
         Request::Refuse(error) => Ok(ReadResult::of(since, Zxid(0), Err(*error))),
-        Request::SetWatches {
-            relative,
-            data,
-            exists,
-            children,
-        } => match next_watch(data, exists, children) {
+        Request::SetWatches { relative, .. } => match next_watch(request) {
+            Some((Watched::Lasting(mode), path)) => {
+                Ok(restore_lasting_watch(tail, asker.connection, mode, path))
+            }
             Some((watch, path)) => restore_watch(tail, *relative, watch, path).await,
             None => Ok(ReadResult::of(since, Zxid(0), Ok(Response::WatchesSet))),
         },
@@ -300,12 +298,27 @@ async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<Rea
         }
         Request::GetAcl { path } => read_acl(tail, asker, path).await,
         Request::GetEphemerals { prefix } => read_ephemerals(tail, asker, prefix).await,
-        Request::MultiRead(_)
-        | Request::CountDescendants { .. }
-        | Request::AddWatch { .. }
-        | Request::RemoveWatches { .. } => {
-            Ok(ReadResult::of(since, Zxid(0), Err(Error::Unimplemented)))
+        Request::CountDescendants { path } => count_descendants(tail, path).await,
+        Request::AddWatch { path, mode } => {
+            let zxid = add_lasting_watch(tail, asker.connection, *mode, path);
+            Ok(ReadResult::of(zxid, zxid, Ok(Response::WatchAdded)))
         }
+        Request::RemoveWatches {
+            path,
+            kind,
+            only_checks,
+        } => {
+            let (had, zxid) = tail.with_watches(asker.connection, |watches, session| {
+                if *only_checks {
+                    watches.has(session, *kind, path)
+                } else {
+                    watches.remove(session, *kind, path)
+                }
+            });
+            let result = had.then_some(Response::WatchesRemoved);
+            Ok(ReadResult::of(zxid, zxid, result.ok_or(Error::NoWatcher)))
+        }
+        Request::MultiRead(_) => Ok(ReadResult::of(since, Zxid(0), Err(Error::Unimplemented))),
         Request::Create { .. }
         | Request::Delete { .. }
         | Request::SetData { .. }
@@ -456,11 +469,35 @@ async fn read_children(
     )))
 }
 
+/// Counts the znodes below `path`, page by page. Each page is true at some zxid between the one at
+/// the start of the read and the one in the reply. As in ZooKeeper, the empty path counts the root
+/// too.
+async fn count_descendants(tail: &Tail, path: &str) -> Result<ReadResult> {
+    let since = tail.applied();
+    let (shown, itself) = match path {
+        "" => ("/", 1),
+        path => (path, 0),
+    };
+    let (node, zxid, correction) = node(tail, shown).await?;
+    if node.is_none() {
+        return Ok(missing(since, zxid, path, correction));
+    }
+    let count = tail.region.count_descendants(shown).await? + itself;
+    let cursor = tail.region.cursor().await?.value.0;
+    let count = i32::try_from(count).unwrap_or(i32::MAX);
+    Ok(ReadResult::of(
+        since,
+        cursor.applying,
+        Ok(Response::Count(count)),
+    ))
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Watched {
     Data,
     Existence,
     Children,
+    Lasting(WatchMode),
 }
 
 /// Reverses the parts of a multi read, and the lists of watches to set again. They are processed
@@ -473,24 +510,41 @@ pub(crate) fn reverse(request: &mut Request) {
         data,
         exists,
         children,
+        lasting,
         ..
     } = request
     {
         for paths in [data, exists, children] {
             paths.reverse();
         }
+        lasting.reverse();
     }
 }
 
-fn next_watch<'request>(
-    data: &'request [String],
-    exists: &'request [String],
-    children: &'request [String],
-) -> Option<(Watched, &'request str)> {
-    let next = |watched, paths: &'request [String]| Some((watched, paths.last()?.as_str()));
-    next(Watched::Data, data)
-        .or_else(|| next(Watched::Existence, exists))
-        .or_else(|| next(Watched::Children, children))
+fn next_watch(request: &Request) -> Option<(Watched, &str)> {
+    let Request::SetWatches {
+        data,
+        exists,
+        children,
+        lasting,
+        ..
+    } = request
+    else {
+        return None;
+    };
+    let lists = [
+        (Watched::Data, data),
+        (Watched::Existence, exists),
+        (Watched::Children, children),
+    ];
+    let mut lists = lists.into_iter();
+    let one_shot = lists.find_map(|(watched, paths)| Some((watched, paths.last()?.as_str())));
+    let lasting = || {
+        lasting
+            .last()
+            .map(|(mode, path)| (Watched::Lasting(*mode), path.as_str()))
+    };
+    one_shot.or_else(lasting)
 }
 
 /// Removes the part that was read last, or the watch that was processed last: it is armed, or its
@@ -503,12 +557,40 @@ pub(crate) fn remove_last(request: &mut Request) {
         data,
         exists,
         children,
+        lasting,
         ..
     } = request
+        && [data, exists, children]
+            .into_iter()
+            .find_map(Vec::pop)
+            .is_none()
     {
-        data.pop()
-            .or_else(|| exists.pop())
-            .or_else(|| children.pop());
+        lasting.pop();
+    }
+}
+
+/// Adds a persistent watch at once. Returns the zxid at which its reply is placed: earlier changes
+/// are in the client's queue and come before the reply, later ones find the watch.
+fn add_lasting_watch(tail: &Tail, client: Connection, mode: WatchMode, path: &str) -> Zxid {
+    let add = |watches: &mut Watches, session| watches.add_lasting(session, mode, path);
+    tail.with_watches(client, add).1
+}
+
+/// As in ZooKeeper, a persistent watch misses the changes while its client was disconnected.
+fn restore_lasting_watch(
+    tail: &Tail,
+    client: Connection,
+    mode: WatchMode,
+    path: &str,
+) -> ReadResult {
+    let zxid = if tail.env.breaks(Broken::ForgetsPersistentWatches) {
+        tail.applied()
+    } else {
+        add_lasting_watch(tail, client, mode, path)
+    };
+    ReadResult {
+        result: None,
+        ..ReadResult::of(zxid, zxid, Ok(Response::WatchesSet))
     }
 }
 
@@ -536,6 +618,7 @@ async fn restore_watch(
             Aspect::Children,
             (stat.pzxid > relative).then_some(EventKind::NodeChildrenChanged),
         ),
+        (Watched::Lasting(_), _) => unreachable!("a persistent watch reads no znode"),
         (Watched::Data, None) => (Aspect::Data, Some(EventKind::NodeDeleted)),
         (Watched::Children, None) => (Aspect::Children, Some(EventKind::NodeDeleted)),
     };

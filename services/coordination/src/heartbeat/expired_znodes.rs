@@ -11,7 +11,7 @@ use crate::{
     environment::Environment,
     model::{Identity, Password, SessionId},
     queue_names,
-    records::{Operation, Submitted, encode},
+    records::{Identities, Operation, Submitted, encode},
     storage::{expiring, session},
 };
 
@@ -51,7 +51,7 @@ fn removal(path: String, entry: Version) -> Submitted {
         session: SessionId::SYSTEM,
         attach: 1,
         request: 0,
-        identities: vec![all_powerful],
+        identities: Identities::of(&[all_powerful]),
         operation: Operation::RemoveExpired { path, entry },
     }
 }

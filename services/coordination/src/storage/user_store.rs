@@ -49,6 +49,19 @@ const GARBAGE: &str = "garbage";
 
 const PAGE_ITEMS: usize = 1000;
 
+/// Znodes per page of a count. The walk keeps the names of one page for each level of the tree.
+const COUNTED_PAGE_ITEMS: usize = 200;
+
+/// One level of a walk through the tree.
+struct Level {
+    /// The rest of the children's partition.
+    scan: Option<Scan>,
+    /// Those of the last page that have children and are not counted yet.
+    parents: Vec<String>,
+    /// The length of the path one level up.
+    above: usize,
+}
+
 /// A znode as clients read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -235,6 +248,49 @@ impl UserStore {
             scan.from = next;
         }
         Ok(children)
+    }
+
+    /// The number of znodes below `path`, of which no page outlives its turn.
+    ///
+    /// The walk is depth-first with a place in each level's partition. It lists the children of a
+    /// znode only if the znode has some.
+    pub async fn count_descendants(&self, path: &str) -> Result<u64> {
+        let level = |path: &str, above: usize| Level {
+            scan: Some(Scan::partition(
+                children_partition(path),
+                COUNTED_PAGE_ITEMS,
+            )),
+            parents: Vec::new(),
+            above,
+        };
+        let (mut count, mut path) = (0, path.to_owned());
+        let mut levels = vec![level(&path, 0)];
+        while let Some(deepest) = levels.last_mut() {
+            if let Some(name) = deepest.parents.pop() {
+                let above = path.len();
+                if path != "/" {
+                    path.push('/');
+                }
+                path.push_str(&name);
+                levels.push(level(&path, above));
+            } else if let Some(scan) = deepest.scan.take() {
+                let page = self.items.scan(&scan).await?.value;
+                count += page.items.len() as u64;
+                for (sort, item) in page.items {
+                    if Node::read(&item)?.stat.num_children > 0 {
+                        deepest
+                            .parents
+                            .push(keys::read(&sort, &item, "a child's name")?);
+                    }
+                }
+                deepest.scan = page.next.map(|from| Scan { from, ..scan });
+                tokio::task::yield_now().await;
+            } else {
+                path.truncate(deepest.above);
+                levels.pop();
+            }
+        }
+        Ok(count)
     }
 
     /// The bytes of `data`. The outer `Option` is `None` if the object is gone because the znode

@@ -33,6 +33,8 @@ pub(super) struct Registry {
     pub(super) recent: Backlog<DeliveredChange>,
     /// Changes up to this zxid may be missing from `recent`.
     pub(super) dropped: Zxid,
+    /// The zxid up to which every change has fired its watches.
+    pub(super) delivered: Zxid,
     /// The zxid and the durability point of the deliveries that are not known to be durable.
     pub(super) unconfirmed: Option<(Zxid, DurabilityPoint)>,
     /// The clients to wake once that point is durable.
