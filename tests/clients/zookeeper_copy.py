@@ -20,7 +20,14 @@ class ZooKeeper(servers.ZooKeeper):
     variables = {"JAVA_TOOL_OPTIONS": "-Dznode.container.checkIntervalMs=100"}
 
 
-KINDS = {"landfast": servers.Landfast, "zookeeper": ZooKeeper}
+class Landfast(servers.Landfast):
+    """The same."""
+
+    def options(self):
+        return [*super().options(), "--zookeeper-container-check-ms", "100"]
+
+
+KINDS = {"landfast": Landfast, "zookeeper": ZooKeeper}
 PAIRS = [("landfast", "landfast")]
 if os.environ.get("LANDFAST_TEST_COPY") == "zookeeper":
     PAIRS = [("zookeeper", "zookeeper"), ("zookeeper", "landfast"), ("landfast", "zookeeper")]
@@ -31,7 +38,6 @@ class Side:
 
     def __init__(self, kind, directory):
         directory.mkdir()
-        self.kind = kind
         self.server = KINDS[kind](directory).start()
         self.client = self.connected()
 

@@ -187,8 +187,7 @@ def containers_and_ttl_znodes_keep_their_kind_by_patterns(sides, path):
     report = sides.copy("--path", path, "--containers", f"{path}/c*", "--ttl", f"{path}/t*=700")
     assert (report["containers"], report["ttls"]) == (1, 1)
     target.client.delete(f"{path}/c1/x")
-    if target.kind == "zookeeper":
-        waiting.until(lambda: not target.client.exists(f"{path}/c1"), "the container to go after its child")
+    waiting.until(lambda: not target.client.exists(f"{path}/c1"), "the container to go after its child")
     waiting.until(lambda: not target.client.exists(f"{path}/t1"), "the end of the TTL")
 
 
