@@ -37,7 +37,7 @@ REQUESTS = {
     (wire.GET_DATA, wire.integer(1000) + SECRET.encode()): "GetData: a length does not fit the frame",
     (wire.CREATE, wire.string("/x") + wire.buffer(SECRET.encode()) + wire.integer(2**31 - 1)): "Create: a length does not fit",
     (wire.DELETE, wire.buffer(None) + wire.integer(0)): "Delete: a required field is null",
-    (wire.AUTH, wire.integer(0) + wire.string("digest") + wire.string(f"user:{SECRET}")): "authentication is not supported",
+    (wire.AUTH, wire.integer(0) + wire.string("sasl") + wire.string(f"user:{SECRET}")): "authentication failed",
 }
 # Within a session: bytes after which the server can read nothing more.
 FRAMES = {

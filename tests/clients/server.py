@@ -40,6 +40,8 @@ class Server:
     """A server process with a data directory of its own; it keeps its ports over restarts."""
 
     can_restart = True
+    requires_authentication = False
+    """Whether it refuses sessions that have proved no identity."""
     variables = {"LANDFAST_ZOOKEEPER_SUPER_DIGEST": SUPER_DIGEST}
     """Its environment, beside that of the tests."""
     working_directory = None
@@ -121,6 +123,8 @@ class Landfast(Server):
     def start(self):
         listeners = ["--zookeeper", f"127.0.0.1:{self.port}", "--http", f"127.0.0.1:{self.http_port}"]
         listeners += ["--routes", f"127.0.0.1:{self.routes_port}"]
+        if self.requires_authentication:
+            listeners.append("--zookeeper-require-auth")
         if self.serves_s3:
             listeners += ["--s3", f"127.0.0.1:{self.s3_port}"]
         options = self.options()
@@ -194,8 +198,10 @@ class ZooKeeper(Server):
         )
         peer = REPOSITORY / "target/peers/zookeeper"
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        account = f"-Dzookeeper.DigestAuthenticationProvider.superDigest={SUPER_DIGEST}"
-        self.run(["java", "-Xmx256m", account, "-cp", f"{peer}/conf:{peer}/lib/*", main, str(config)])
+        properties = [f"-Dzookeeper.DigestAuthenticationProvider.superDigest={SUPER_DIGEST}"]
+        if self.requires_authentication:
+            properties += ["-Dzookeeper.enforce.auth.enabled=true", "-Dzookeeper.enforce.auth.schemes=digest"]
+        self.run(["java", "-Xmx256m", *properties, "-cp", f"{peer}/conf:{peer}/lib/*", main, str(config)])
         waiting.until(self.serves, "ZooKeeper to serve")
         return self
 

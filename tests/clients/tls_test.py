@@ -16,7 +16,9 @@ import botocore.client
 import botocore.exceptions
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import CREATOR_ALL_ACL
 
 import application
 import s3_server
@@ -144,6 +146,17 @@ def kazoo_works_over_tls_without_and_with_a_client_certificate(secure, kazoo):
     assert plain.get("/a")[0] == b"new", "the other port serves the same znodes"
     plain.stop()
     plain.close()
+
+
+def an_acl_names_the_subject_of_a_client_certificate(secure, kazoo):
+    server = secure("--tls-client-ca", CA, "--tls-client-certificates", "optional")
+    owner, other = kazoo(server, identity="client"), kazoo(server)
+    owner.create("/private", b"x", acl=CREATOR_ALL_ACL)
+    (entry,) = owner.get_acls("/private")[0]
+    assert (entry.id.scheme, entry.id.id) == ("x509", "CN=kafka-1,OU=Brokers,O=Example\\, Inc.,C=DE")
+    assert kazoo(server, identity="client").get("/private")[0] == b"x"
+    with pytest.raises(NoAuthError):
+        other.get("/private")
 
 
 def a_required_client_certificate_keeps_others_out(secure, kazoo):

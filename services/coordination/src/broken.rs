@@ -32,9 +32,9 @@ pub enum Broken {
     ReadsAheadOfTheView,
     /// C4: a watch fires for changes after it is armed, not for changes after its znode was read.
     ArmsWatchesTooLate,
-    /// C10: an event is sent to a connection that may not read the znode.
+    /// C9: an event is sent to a connection that may not read the znode.
     SendsEventsToAll,
-    /// C3, C10: a read is allowed by an ACL that was set after the zxid of its answer.
+    /// C3, C9: a read is allowed by an ACL that was set after the zxid of its answer.
     ReadsByLaterAcls,
     /// C3: a read of several calls returns what it saw, even if it changed between the calls.
     ReturnsUncorrectedReads,

@@ -37,7 +37,7 @@ pub fn encode(
     result: &Result<Response, Error>,
     buffer: &mut BytesMut,
 ) {
-    let xid = if operation == Operation::Ping {
+    let xid = if operation == Operation::Ping && result.is_ok() {
         PING_XID
     } else {
         xid

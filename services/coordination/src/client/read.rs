@@ -298,7 +298,7 @@ async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<Rea
         }
         Request::GetAcl { path } => read_acl(tail, asker, path).await,
         Request::GetEphemerals { prefix } => read_ephemerals(tail, asker, prefix).await,
-        Request::CountDescendants { path } => count_descendants(tail, path).await,
+        Request::CountDescendants { path } => count_descendants(tail, asker, path).await,
         Request::AddWatch { path, mode } => {
             let zxid = add_lasting_watch(tail, asker.connection, *mode, path);
             Ok(ReadResult::of(zxid, zxid, Ok(Response::WatchAdded)))
@@ -472,15 +472,18 @@ async fn read_children(
 /// Counts the znodes below `path`, page by page. Each page is true at some zxid between the one at
 /// the start of the read and the one in the reply. As in ZooKeeper, the empty path counts the root
 /// too.
-async fn count_descendants(tail: &Tail, path: &str) -> Result<ReadResult> {
+async fn count_descendants(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<ReadResult> {
     let since = tail.applied();
     let (shown, itself) = match path {
         "" => ("/", 1),
         path => (path, 0),
     };
     let (node, zxid, correction) = node(tail, shown).await?;
-    if node.is_none() {
+    let Some(node) = node else {
         return Ok(missing(since, zxid, path, correction));
+    };
+    if let Err(error) = asker.check(&node, access::READ) {
+        return Ok(refused(since, zxid, path, error));
     }
     let count = tail.region.count_descendants(shown).await? + itself;
     let cursor = tail.region.cursor().await?.value.0;
