@@ -8,7 +8,7 @@ import pytest
 
 import server as servers
 import waiting
-from wire import CONTAINER, CREATE_TTL, EPHEMERAL, NO_NODE, NODE_DELETED, OK, WITH_TTL, create_body, long
+from wire import CONTAINER, EPHEMERAL, NO_NODE, NODE_DELETED, OK
 
 ENDS = [signal.SIGTERM, signal.SIGKILL]
 CHECK_MS = 300
@@ -33,15 +33,13 @@ def checking(tmp_path):
     running.shut_down()
 
 
-def create_ttl(session, path, ttl_ms):
-    assert session.ask(CREATE_TTL, create_body(path, b"", WITH_TTL) + long(ttl_ms)).error == OK
+@pytest.fixture
+def goes():
+    """Waits until a znode is gone."""
+    return lambda session, path: waiting.until(lambda: session.exists(path).error == NO_NODE, f"{path} to go")
 
 
-def is_gone(session, path):
-    return lambda: session.exists(path).error == NO_NODE
-
-
-def a_container_goes_after_its_last_child_and_a_watch_tells(checking, sessions):
+def a_container_goes_after_its_last_child_and_a_watch_tells(checking, sessions, goes):
     session, other = sessions(checking), sessions(checking)
     for path in ["/never-used", "/used", "/locks"]:
         session.created(path, flags=CONTAINER)
@@ -50,19 +48,19 @@ def a_container_goes_after_its_last_child_and_a_watch_tells(checking, sessions):
     time.sleep(3 * CHECK_MS / 1000)
     assert session.exists("/used", watch=True).error == OK
     session.delete("/used/child")
-    waiting.until(is_gone(session, "/used"), "the container to go")
+    goes(session, "/used")
     event = session.event()
     assert (event.kind, event.path) == (NODE_DELETED, "/used")
     assert session.exists("/locks").error == OK
     other.close()
-    waiting.until(is_gone(session, "/locks"), "the container of an ephemeral to go")
+    goes(session, "/locks")
     assert session.exists("/never-used").error == OK
 
 
-def a_znode_with_a_time_to_live_goes_unless_it_is_set_or_has_children(checking, sessions):
+def a_znode_with_a_time_to_live_goes_unless_it_is_set_or_has_children(checking, sessions, goes):
     session = sessions(checking)
     for path in ["/set", "/parent", "/left"]:
-        create_ttl(session, path, TTL_MS)
+        session.created_with_ttl(path, TTL_MS)
     session.created("/parent/child")
     begun = time.monotonic()
     while time.monotonic() < begun + 2 * TTL_MS / 1000:
@@ -72,14 +70,16 @@ def a_znode_with_a_time_to_live_goes_unless_it_is_set_or_has_children(checking, 
     assert session.exists("/set").error == session.exists("/parent").error == OK
     session.delete("/parent/child")
     for path in ["/set", "/parent"]:
-        waiting.until(is_gone(session, path), f"{path} to go")
+        goes(session, path)
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.name)
-def they_go_after_a_restart(checking, sessions, end):
+def they_go_after_a_restart(checking, sessions, goes, end):
+    if isinstance(checking, servers.ZooKeeper):
+        pytest.skip("ZooKeeper 3.9.5 was seen to keep a container that was due before its restart")
     session = sessions(checking)
-    create_ttl(session, "/t", 3 * TTL_MS)
-    create_ttl(session, "/kept", 3_600_000)
+    session.created_with_ttl("/t", 3 * TTL_MS)
+    session.created_with_ttl("/kept", 3_600_000)
     session.created("/c", flags=CONTAINER)
     session.created("/c/child")
     session.delete("/c/child")
@@ -87,5 +87,5 @@ def they_go_after_a_restart(checking, sessions, end):
     checking.start()
     again = sessions(checking)
     for path in ["/c", "/t"]:
-        waiting.until(is_gone(again, path), f"{path} to go")
+        goes(again, path)
     assert again.exists("/kept").error == OK

@@ -27,19 +27,33 @@ def enforcing(tmp_path):
     running.shut_down()
 
 
-def set_quota(session, limits):
-    for path, data in [("/q", b"12345"), (QUOTA, b""), (f"{QUOTA}/zookeeper_limits", limits), (f"{QUOTA}/zookeeper_stats", b"")]:
-        assert session.create(path, data).error == OK
+@pytest.fixture
+def limited(enforcing, sessions):
+    """A session of a server, and a subtree with these limits."""
+
+    def start(limits):
+        session = sessions(enforcing)
+        znodes = {"/q": b"12345", QUOTA: b"", f"{QUOTA}/zookeeper_limits": limits, f"{QUOTA}/zookeeper_stats": b""}
+        for path, data in znodes.items():
+            session.created(path, data)
+        return session
+
+    return start
 
 
-def statistics(session):
-    session.sync()
-    return session.get(f"{QUOTA}/zookeeper_stats").body.buffer()
+@pytest.fixture
+def statistics():
+    """The statistics of the subtree."""
+
+    def read(session):
+        session.sync()
+        return session.get(f"{QUOTA}/zookeeper_stats").body.buffer()
+
+    return read
 
 
-def a_hard_limit_of_the_count_refuses_creates(enforcing, sessions):
-    session = sessions(enforcing)
-    set_quota(session, b"count=1,bytes=-1=;byteHardLimit=-1;countHardLimit=3")
+def a_hard_limit_of_the_count_refuses_creates(limited, statistics):
+    session = limited(b"count=1,bytes=-1=;byteHardLimit=-1;countHardLimit=3")
     assert [session.create(f"/q/{name}").error for name in "abc"] == [OK, OK, QUOTA_EXCEEDED]
     assert session.create("/q/a").error == NODE_EXISTS
     assert session.create("/elsewhere").error == OK
@@ -49,9 +63,8 @@ def a_hard_limit_of_the_count_refuses_creates(enforcing, sessions):
     assert session.create("/q/c").error == OK
 
 
-def a_hard_limit_of_the_bytes_refuses_creates_and_sets(enforcing, sessions):
-    session = sessions(enforcing)
-    set_quota(session, b"count=-1,bytes=2=;byteHardLimit=10;countHardLimit=-1")
+def a_hard_limit_of_the_bytes_refuses_creates_and_sets(limited, statistics):
+    session = limited(b"count=-1,bytes=2=;byteHardLimit=10;countHardLimit=-1")
     assert session.create("/q/a", b"123456").error == QUOTA_EXCEEDED
     assert session.create("/q/a", b"12345").error == OK
     assert session.create("/q/empty").error == OK
@@ -65,9 +78,8 @@ def a_hard_limit_of_the_bytes_refuses_creates_and_sets(enforcing, sessions):
     assert session.set("/q/a", b"1" * 100).error == OK
 
 
-def the_deepest_quota_counts(enforcing, sessions):
-    session = sessions(enforcing)
-    set_quota(session, b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=1")
+def the_deepest_quota_counts(limited):
+    session = limited(b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=1")
     for path in ["/zookeeper/quota/q/deep", "/zookeeper/quota/q/deep/zookeeper_limits"]:
         assert session.create(path, b"count=5,bytes=5").error == OK
     assert session.create("/q/deep").error == OK

@@ -260,6 +260,10 @@ class Session:
         assert reply.error == OK, f"create {path}: {reply.error}"
         return reply.body.string()
 
+    def created_with_ttl(self, path, ttl_ms):
+        reply = self.ask(CREATE_TTL, create_body(path, flags=WITH_TTL) + long(ttl_ms))
+        assert reply.error == OK, f"create {path}: {reply.error}"
+
     def delete(self, path, version=-1):
         return self.ask(DELETE, string(path) + integer(version))
 

@@ -9,6 +9,9 @@
 //! last heartbeats seen before ([`crate::heartbeat::last_heartbeat`]). Silence counts only while
 //! heartbeats run to observe it, so after a stall or a restart sessions get their full timeout.
 //!
+//! While no session exists but containers or TTL znodes wait to be removed, the timer runs with the
+//! period of their checks ([`expired_znodes`]).
+//!
 //! Observations are kept twice. A warm instance continues with its own and stores them every few
 //! runs. A cold instance reads the stored ones. Sessions therefore end also on platforms that keep
 //! no instance warm, and a warm instance makes no calls beyond its scan. Without sessions nothing

@@ -16,6 +16,8 @@
 //!   four functions. Each may die between any two steps. Its successor reads from the rows what to
 //!   finish or undo.
 //! - `watches` holds the watches of the process's clients. The `tail` fires them.
+//! - `heartbeat::expired_znodes` asks the writer to remove containers and TTL znodes that are due.
+//! - `quota` is the text of quotas. The distributor counts, and the writer enforces limits.
 //! - `heartbeat::failure_detector` decides which sessions have expired. Processes that share a
 //!   store check each other with it ([`member`]).
 //! - `storage` holds every conditional write: to the rows of sessions and znodes in the system
