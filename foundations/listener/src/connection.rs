@@ -18,7 +18,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpStream, sync::watch};
+use tokio::{net::TcpStream, sync::watch, time::timeout};
 use tower_service::Service;
 
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
     socket::Socket,
     stranger_log::StrangerLog,
     stream::Stream,
-    tls::{HandshakeError, Tls},
+    tls::HandshakeError,
 };
 
 /// The client. Each request has it among its extensions.
@@ -85,7 +85,12 @@ pub(crate) async fn serve<S, B>(
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    let stream = match encrypted(stream, config.tls.as_ref(), &mut stopping).await {
+    let mut builder = http1::Builder::new();
+    if place.is_refusal {
+        builder.keep_alive(false);
+        config.timeouts = config.timeouts.of_refusal();
+    }
+    let stream = match encrypted(stream, &config, &mut stopping).await {
         Ok(Some(stream)) => stream,
         Ok(None) => return,
         Err(HandshakeError::PeerGone) => {
@@ -95,11 +100,6 @@ pub(crate) async fn serve<S, B>(
         Err(error) => return strangers.closed(peer, &error),
     };
     let is_encrypted = stream.is_encrypted();
-    let mut builder = http1::Builder::new();
-    if place.is_refusal {
-        builder.keep_alive(false);
-        config.timeouts = config.timeouts.of_refusal();
-    }
     let exchange = Arc::new(Exchange::default());
     let socket = Socket::new(stream, place, &config, &exchange);
     let answer = service_fn(move |request: Request<Incoming>| {
@@ -151,15 +151,20 @@ pub(crate) async fn serve<S, B>(
 /// The connection once its handshake is done, if the listener has TLS. None: the listener stops.
 async fn encrypted(
     stream: TcpStream,
-    tls: Option<&Tls>,
+    config: &Config,
     stopping: &mut watch::Receiver<bool>,
 ) -> Result<Option<Stream>, HandshakeError> {
-    let Some(tls) = tls else {
+    let Some(tls) = &config.tls else {
         return Ok(Some(Stream::Plain(stream)));
     };
+    // A place for a refusal is taken for a moment only.
+    let accepting = timeout(config.timeouts.head, tls.accept(stream));
     tokio::select! {
         biased;
         _ = stopping.wait_for(|is_stopping| *is_stopping) => Ok(None),
-        accepted = tls.accept(stream) => Ok(Some(Stream::Tls(Box::new(accepted?)))),
+        accepted = accepting => {
+            let accepted = accepted.map_err(|_elapsed| HandshakeError::TimedOut)??;
+            Ok(Some(Stream::Tls(Box::new(accepted))))
+        }
     }
 }

@@ -91,8 +91,8 @@ pub enum HandshakeError {
     /// The peer closed the connection before the handshake was done: no fault of anyone.
     #[error("the peer disconnected during the handshake")]
     PeerGone,
-    /// The handshake took longer than [`HANDSHAKE_MAX`].
-    #[error("the handshake took longer than {} s", HANDSHAKE_MAX.as_secs())]
+    /// The handshake took longer than [`HANDSHAKE_MAX`], or than its listener allows.
+    #[error("the TLS handshake took too long")]
     TimedOut,
     /// The first bytes are not TLS.
     #[error("the peer does not speak TLS; this port is for TLS alone")]

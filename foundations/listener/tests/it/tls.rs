@@ -275,6 +275,22 @@ async fn handshakes_have_a_time_limit_and_do_not_hold_up_others() {
     );
 }
 
+/// The places for refusals are few.
+#[tokio::test(start_paused = true)]
+async fn past_the_limit_a_handshake_has_a_second() {
+    let directory = tempfile::tempdir().expect("a directory");
+    put(directory.path(), "server");
+    let tls = Tls::load(TlsFiles {
+        certificate: directory.path().join("cert.pem"),
+        key: directory.path().join("key.pem"),
+        client_ca: None,
+    });
+    let server = Fixture::start_on(0, None, Some(tls.expect("good files"))).await;
+    let began = Instant::now();
+    assert_eq!(rest(server.connect().await).await, "");
+    assert!(began.elapsed() < Duration::from_secs(2));
+}
+
 #[tokio::test]
 async fn bytes_that_are_not_tls_end_the_connection() {
     let encrypted = Encrypted::start(None).await;
