@@ -209,6 +209,8 @@ impl FrontEnds {
             connections_max: self.connections.zookeeper,
             connections_per_address_max: settings.zookeeper_connections_per_address,
             packet_bytes_max: settings.zookeeper_packet_bytes_max,
+            four_letter_words: settings.zookeeper_four_letter_words.clone(),
+            data_directory: Some(settings.data_dir.clone()),
             stop_timeout: ZOOKEEPER_STOP_MAX,
             ..zookeeper_frontend::Config::new(address)
         };

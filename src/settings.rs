@@ -119,6 +119,15 @@ pub(crate) struct Options {
     #[arg(long, env = "LANDFAST_ZOOKEEPER_ENFORCE_QUOTA", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_name = "BOOL")]
     zookeeper_enforce_quota: Option<bool>,
+    /// The four-letter words that ZooKeeper's port answers beyond this machine, or `*`, like 4lw.commands.whitelist
+    /// [default: srvr]
+    #[arg(
+        long,
+        env = "LANDFAST_ZOOKEEPER_FOUR_LETTER_WORDS",
+        value_name = "WORD,WORD",
+        value_delimiter = ','
+    )]
+    zookeeper_four_letter_words: Option<Vec<String>>,
     /// Where S3 clients connect, or `off` [default: 127.0.0.1:7601; off with a shared store]
     #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
     s3: Option<Listen>,
@@ -215,6 +224,7 @@ pub(crate) struct Settings {
     pub(crate) zookeeper_packet_bytes_max: usize,
     pub(crate) zookeeper_container_check: Duration,
     pub(crate) zookeeper_enforces_quotas: bool,
+    pub(crate) zookeeper_four_letter_words: Vec<String>,
     pub(crate) http: Listen,
     pub(crate) s3: Listen,
     pub(crate) memory: Memory,
@@ -260,6 +270,12 @@ impl Options {
                 .zookeeper_container_check_ms
                 .map_or(CONTAINER_CHECK, Duration::from_millis),
             zookeeper_enforces_quotas: options.zookeeper_enforce_quota.unwrap_or_default(),
+            zookeeper_four_letter_words: options
+                .zookeeper_four_letter_words
+                .clone()
+                .unwrap_or_else(|| {
+                    vec![zookeeper_frontend::Config::FOUR_LETTER_WORDS_DEFAULT.to_owned()]
+                }),
             http: options.http.unwrap_or(Listen::loopback(7600)),
             s3: options.s3.unwrap_or(Listen::loopback(7601)),
             memory: options.memory()?,
@@ -315,6 +331,7 @@ impl Options {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
             zookeeper_container_check_ms zookeeper_enforce_quota
+            zookeeper_four_letter_words
             s3 http routes routes_hosts volumes_socket volumes_cache advertise insecure threads user_store
             tls_cert tls_key tls_client_ca tls_client_certificates tls_ca http_token_file
             zookeeper_secure_listen zookeeper_require_auth zookeeper_super_digest

@@ -159,3 +159,35 @@ def watches_go_with_their_connection(sessions, server, node):
     sessions(server).set(node, b"new")
     second.sync()
     assert second.events == []
+
+
+def a_recursive_watch_reports_every_change_below_in_order(sessions, server, path):
+    watcher, writer = sessions(server), sessions(server)
+    added = watcher.ask(wire.ADD_WATCH, wire.string(path) + wire.integer(1))
+    assert (added.error, added.body.integer()) == (OK, OK)
+    writer.created(path)
+    for number in range(100):
+        writer.send(wire.CREATE, wire.create_body(f"{path}/{number}"))
+        writer.send(wire.SET_DATA, wire.string(f"{path}/{number}") + wire.buffer(b"new") + wire.integer(-1))
+        writer.send(wire.DELETE, wire.string(f"{path}/{number}") + wire.integer(-1))
+    changes = [writer.receive() for _ in range(300)]
+    watcher.sync(path)
+    kinds = [NODE_CREATED, NODE_DATA_CHANGED, NODE_DELETED]
+    expected = [(NODE_CREATED, path)] + [(kind, f"{path}/{number}") for number in range(100) for kind in kinds]
+    assert [(event.kind, event.path) for event in watcher.events] == expected
+    assert [event.zxid for event in watcher.events[1:]] == [change.zxid for change in changes]
+
+
+def watches_of_one_connection_are_not_those_of_another(sessions, server, node):
+    watcher, other = sessions(server), sessions(server)
+    watcher.ask(wire.ADD_WATCH, wire.string(node) + wire.integer(0))
+    kind = wire.string(node) + wire.integer(3)
+    assert other.ask(wire.REMOVE_WATCHES, kind).error == wire.NO_WATCHER
+    assert watcher.ask(wire.CHECK_WATCHES, kind).error == OK
+    other.set(node, b"new")
+    watcher.sync(node)
+    assert [event.kind for event in watcher.events] == [NODE_DATA_CHANGED]
+    assert watcher.ask(wire.REMOVE_WATCHES, kind).error == OK
+    other.set(node, b"silence")
+    watcher.sync(node)
+    assert len(watcher.events) == 1

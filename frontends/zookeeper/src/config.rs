@@ -1,6 +1,6 @@
 //! The settings of the front end and their defaults.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use listener::Tls;
 
@@ -38,6 +38,11 @@ pub struct Config {
     /// answer, and the client tries this or another server again. (ZooKeeper:
     /// `zookeeper.nio.sessionlessCnxnTimeout`.)
     pub connect_timeout: Duration,
+    /// The commands that peers beyond loopback may send, or `*` for all. (ZooKeeper:
+    /// `4lw.commands.whitelist`.)
+    pub four_letter_words: Vec<String>,
+    /// The directory whose size the commands `conf` and `dirs` show.
+    pub data_directory: Option<PathBuf>,
     /// How long connections may take to finish their current step when the server stops.
     pub stop_timeout: Duration,
 }
@@ -49,6 +54,8 @@ impl Config {
     /// functions that share the address of their gateway. No client needs more than this bound, and
     /// a client that leaks connections does not take those of others.
     pub const CONNECTIONS_PER_ADDRESS_DEFAULT: usize = 1000;
+    /// ZooKeeper's default for `4lw.commands.whitelist`.
+    pub const FOUR_LETTER_WORDS_DEFAULT: &str = "srvr";
     /// A longer packet length could not be distinguished from the start of a TLS handshake or a
     /// line of text.
     pub const PACKET_BYTES_LIMIT: usize = 256 << 20;
@@ -67,7 +74,15 @@ impl Config {
             unsent_bytes_max: 1 << 20,
             first_packet_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
+            four_letter_words: vec![Self::FOUR_LETTER_WORDS_DEFAULT.to_owned()],
+            data_directory: None,
             stop_timeout: Duration::from_secs(5),
         }
+    }
+
+    /// Whether this peer may send this command. A peer on this machine may send all.
+    pub(crate) fn allows(&self, word: &str, peer: SocketAddr) -> bool {
+        let mut allowed = self.four_letter_words.iter();
+        peer.ip().to_canonical().is_loopback() || allowed.any(|one| one == "*" || one == word)
     }
 }

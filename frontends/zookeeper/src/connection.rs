@@ -13,7 +13,10 @@
 //! Requests before the last one, or before bytes that contain no request, are answered before the
 //! connection closes. (ZooKeeper drops answers that are not ready when it finds such bytes.)
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use bytes::{Buf, BytesMut};
 use coordination::{Client, ConnectError, Ended, model::Output};
@@ -28,6 +31,7 @@ use tokio::{
 use crate::{
     authentication::Authentication,
     conversation::{Conversation, Violation},
+    figures::Entry,
     four_letter_words,
     framing::{Frames, Stranger},
     jute::{
@@ -177,13 +181,15 @@ async fn converse<S: Transport>(
             opening.map_err(|_| End::Silent)??
         }
     };
+    let figures = shared.figures.open(peer.address);
     let request = match opening {
         Opening::Client(request) => request,
-        Opening::Stranger(stranger) => return greet(shared, stranger, &mut writer).await,
+        Opening::Stranger(stranger) => return greet(shared, stranger, peer, &mut writer).await,
     };
     let mut client = open_session(shared, &request, &mut writer).await?;
     let conversation = conversation(shared, peer);
     client.add_identities(conversation.authentication().of_peer());
+    figures.has_session(client.session().0, client.timeout().as_millis());
     let mut outgoing = BytesMut::new();
     ConnectResponse {
         timeout_ms: i32::try_from(client.timeout().as_millis()).unwrap_or(i32::MAX),
@@ -196,6 +202,8 @@ async fn converse<S: Transport>(
     let mut connection = Connection {
         shared,
         peer,
+        figures,
+        started: Instant::now(),
         reader,
         writer,
         frames,
@@ -209,7 +217,7 @@ async fn converse<S: Transport>(
     let end = connection.run(stopped).await;
     // If the store does not respond now, the connection does not wait for it.
     let _ = timeout(LINGER, connection.client.disconnect()).await;
-    shared.statistics.add(&mut connection.conversation.tally);
+    connection.count();
     match connection.violation {
         Some(violation) => Err(violation.into()),
         None => end.map(|()| End::Over),
@@ -257,11 +265,15 @@ async fn first_packet(
     }
 }
 
-async fn greet(shared: &Shared, stranger: Stranger, writer: &mut impl Writer) -> Result<End, End> {
+async fn greet(
+    shared: &Shared,
+    stranger: Stranger,
+    peer: &Peer,
+    writer: &mut impl Writer,
+) -> Result<End, End> {
     match stranger {
         Stranger::FourLetterWord(word) => {
-            let text =
-                four_letter_words::answer(word, &shared.statistics, shared.gateway.applied());
+            let text = four_letter_words::answer(word, peer.address, shared).await;
             timeout(LINGER, send_whole(writer, text.as_bytes()))
                 .await
                 .map_err(|_| End::Stalled)??;
@@ -320,6 +332,8 @@ async fn linger(stream: &mut impl Transport) {
 struct Connection<'a, R, W> {
     shared: &'a Shared,
     peer: &'a Peer,
+    figures: Entry<'a>,
+    started: Instant,
     reader: R,
     writer: W,
     frames: Frames,
@@ -351,7 +365,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
             self.submit();
             let ended = self.client.pump(&mut self.outputs).await.err();
             let sent = self.send();
-            self.shared.statistics.add(&mut self.conversation.tally);
+            self.count();
             if let Some(ended) = ended {
                 return match self.send_all().await {
                     Ok(()) | Err(End::Io(_)) => Err(ended.into()),
@@ -371,8 +385,21 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
         }
     }
 
+    /// Adds what this turn did to the figures of the connection and of the server.
+    fn count(&mut self) {
+        let queued = self.conversation.awaited();
+        self.figures.add(&self.conversation.tally, queued);
+        self.shared.statistics.add(&mut self.conversation.tally);
+    }
+
+    fn read_clock(&mut self) {
+        let elapsed = self.started.elapsed().as_millis();
+        self.conversation.now_ms = u32::try_from(elapsed).unwrap_or(u32::MAX);
+    }
+
     /// Submits the requests that have arrived, while there is room.
     fn submit(&mut self) {
+        self.read_clock();
         while self.may_submit() {
             match self.conversation.next_request(&mut self.frames) {
                 Ok(Some((tag, request))) => {
@@ -410,6 +437,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
 
     /// Sends as much as the peer takes without waiting.
     fn send(&mut self) -> io::Result<()> {
+        self.read_clock();
         loop {
             self.encode();
             if !self.write()? || self.outputs.is_empty() {
@@ -528,7 +556,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
             self.submit();
             let ended = self.client.pump(&mut self.outputs).await.is_err();
             self.discard();
-            self.shared.statistics.add(&mut self.conversation.tally);
+            self.count();
             let is_unfinished = if self.conversation.is_ending() {
                 !self.conversation.is_over()
             } else {

@@ -16,6 +16,7 @@ use coordination::model::{Output, Request};
 
 use crate::{
     authentication::Authentication,
+    figures::LastReply,
     framing::{Frames, LengthOutOfRange},
     jute::{
         Malformed, Operation, reply,
@@ -44,6 +45,8 @@ pub struct Conversation {
     phase: Phase,
     fault: Option<Fault>,
     pub(crate) tally: Tally,
+    /// The time of the current turn, in milliseconds since the connection began.
+    pub(crate) now_ms: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -51,6 +54,7 @@ struct Awaited {
     xid: i32,
     operation: Operation,
     parts: Vec<Operation>,
+    since_ms: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -70,6 +74,7 @@ impl Conversation {
             phase: Phase::default(),
             fault: None,
             tally: Tally::default(),
+            now_ms: 0,
         }
     }
 
@@ -114,6 +119,7 @@ impl Conversation {
             xid,
             operation,
             parts: decoded.parts,
+            since_ms: self.now_ms,
         });
         Ok(Some((xid, decoded.request)))
     }
@@ -141,6 +147,7 @@ impl Conversation {
                     xid,
                     operation,
                     parts,
+                    since_ms,
                 } = self
                     .awaited
                     .pop_front()
@@ -157,6 +164,15 @@ impl Conversation {
                     Operation::Authenticate => coordination::model::Zxid(0),
                     _ => *zxid,
                 };
+                self.tally.latency.add(self.now_ms.saturating_sub(since_ms));
+                self.tally.last = Some(LastReply {
+                    operation,
+                    xid: (xid >= 0)
+                        .then_some(xid)
+                        .or(self.tally.last.and_then(|last| last.xid)),
+                    zxid,
+                    at_ms: 0,
+                });
                 reply::encode(xid, operation, &parts, zxid, result, buffer);
                 if self.phase == Phase::Ending && self.awaited.is_empty() {
                     self.phase = Phase::Over;

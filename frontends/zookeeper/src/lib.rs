@@ -38,6 +38,7 @@ mod connection;
 #[doc(hidden)]
 pub mod conversation;
 mod error_codes;
+mod figures;
 mod four_letter_words;
 #[doc(hidden)]
 pub mod framing;

@@ -19,6 +19,7 @@ use tokio::{
 
 use crate::{
     Config, Statistics, connection,
+    figures::AllFigures,
     open_connections::OpenConnections,
     peer::Peer,
     peer_log::{Line, PeerLog},
@@ -68,6 +69,9 @@ pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
         gateway,
         statistics: Arc::default(),
         log: PeerLog::new(),
+        figures: AllFigures::new(),
+        port: local_address.port(),
+        secure_port: secure.as_ref().map(|(_, address)| address.port()),
     });
     Ok(Server {
         listener,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use coordination::Gateway;
 
-use crate::{Config, Statistics, peer_log::PeerLog};
+use crate::{Config, Statistics, figures::AllFigures, peer_log::PeerLog};
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -12,4 +12,9 @@ pub(crate) struct Shared {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) log: PeerLog,
+    pub(crate) figures: AllFigures,
+    /// The port that the server listens at.
+    pub(crate) port: u16,
+    /// Its port for TLS.
+    pub(crate) secure_port: Option<u16>,
 }

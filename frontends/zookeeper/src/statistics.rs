@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::figures::{LastReply, Latency};
+
 /// A number that only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -43,6 +45,8 @@ pub struct Statistics {
     pub bytes_received: Counter,
     /// Bytes sent to clients.
     pub bytes_sent: Counter,
+    requests_before: AtomicU64,
+    packets_before: AtomicU64,
 }
 
 impl Statistics {
@@ -52,6 +56,25 @@ impl Statistics {
         // never becomes negative.
         let closed = self.connections_closed.get();
         self.connections_accepted.get().saturating_sub(closed)
+    }
+
+    /// The requests since [`Statistics::start_again`].
+    pub(crate) fn received_again(&self) -> u64 {
+        let before = self.requests_before.load(Relaxed);
+        self.requests.get().saturating_sub(before)
+    }
+
+    /// The replies and events since [`Statistics::start_again`].
+    pub(crate) fn sent_again(&self) -> u64 {
+        let before = self.packets_before.load(Relaxed);
+        self.packets_sent.get().saturating_sub(before)
+    }
+
+    /// Lets the commands for operators count requests and replies from zero. The counters
+    /// themselves only grow.
+    pub(crate) fn start_again(&self) {
+        self.requests_before.store(self.requests.get(), Relaxed);
+        self.packets_before.store(self.packets_sent.get(), Relaxed);
     }
 
     /// Adds a connection's counts and resets them.
@@ -71,4 +94,6 @@ pub(crate) struct Tally {
     pub(crate) packets_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) bytes_sent: u64,
+    pub(crate) latency: Latency,
+    pub(crate) last: Option<LastReply>,
 }

@@ -294,11 +294,17 @@ impl Distributor {
         warm: &mut WarmState,
         step: Step,
         Numbered {
-            changes, garbage, ..
+            changes,
+            garbage,
+            growth,
+            ..
         }: &'numbered Numbered,
     ) -> Result<&'numbered [Bytes]> {
         let items = &mut warm.items;
-        let has_begun = self.region.apply(items, step, changes, garbage).await?;
+        let has_begun = self
+            .region
+            .apply(items, step, changes, garbage, *growth)
+            .await?;
         if has_begun || self.env.breaks(Broken::CollectsObjectsInUse) {
             Ok(garbage)
         } else {

@@ -5,7 +5,7 @@
 //! answered, all requests queued before it are applied, and this process's view has reached it
 //! (rule C-6).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use ports::Result;
@@ -15,8 +15,11 @@ use crate::{
     dependency::TrackedStore,
     error::ConnectError,
     heartbeat,
-    model::{Connect, Connection, Password, SessionId, Zxid},
-    storage::session::{self, Transition},
+    model::{Connect, Connection, Password, SessionId, Sizes, Zxid},
+    storage::{
+        ephemerals,
+        session::{self, Transition},
+    },
     tail::Tail,
 };
 
@@ -42,6 +45,41 @@ impl Gateway {
     /// The numbers of connected clients and armed watches in this process.
     pub fn counts(&self) -> (usize, usize) {
         self.tail.counts()
+    }
+
+    /// The size of the tree.
+    pub async fn sizes(&self) -> Result<Sizes> {
+        self.tail.region.sizes().await
+    }
+
+    /// The shortest and the longest timeout of a session.
+    pub fn session_timeouts(&self) -> (Duration, Duration) {
+        let config = &self.tail.env.config;
+        (config.session_timeout_min, config.session_timeout_max)
+    }
+
+    /// The paths that each client of this process watches, other than for children alone.
+    pub fn watched_paths(&self) -> BTreeMap<SessionId, Vec<String>> {
+        self.tail.watched_paths()
+    }
+
+    /// All clients' sessions with the paths of their ephemerals. It reads every session's row and
+    /// index, so it is for people who ask.
+    pub async fn sessions(&self) -> Result<BTreeMap<SessionId, Vec<String>>> {
+        let (mut store, mut sessions) = (self.tail.env.system(), BTreeMap::new());
+        for shard in session::ALL_SHARDS {
+            let mut pages = session::Rows::of(shard);
+            while let Some(rows) = pages.next_page(&mut store).await? {
+                for session in rows.iter().map(|row| row.session) {
+                    if !session.is_members() {
+                        let paths = ephemerals::first(&mut store, session, usize::MAX).await?;
+                        sessions.insert(session, paths);
+                    }
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(sessions)
     }
 
     /// Opens or resumes a session. Returns once the client may read everything decided before. A

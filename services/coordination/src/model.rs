@@ -454,6 +454,26 @@ impl Output {
     }
 }
 
+/// The size of the tree. It may lag behind by a few updates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Sizes {
+    pub znodes: u64,
+    pub ephemerals: u64,
+    /// Of all paths and data, in bytes.
+    pub data_bytes: u64,
+}
+
+impl Sizes {
+    /// That of a tree without clients' znodes. ZooKeeper counts its root twice, as the empty path
+    /// and as `/`.
+    pub(crate) const BUILT_IN: Self = Self {
+        znodes: 5,
+        ephemerals: 0,
+        data_bytes: 44,
+    };
+}
+
 /// Parameters for opening or resuming a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect {

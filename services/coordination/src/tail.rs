@@ -30,7 +30,7 @@ mod poll_schedule;
 mod registry;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
@@ -179,6 +179,16 @@ impl Tail {
     pub(crate) fn counts(&self) -> (usize, usize) {
         let registry = self.registry();
         (registry.clients().count(), registry.watches.count())
+    }
+
+    /// The paths that each client watches, other than for children alone.
+    pub(crate) fn watched_paths(&self) -> BTreeMap<SessionId, Vec<String>> {
+        let registry = self.registry();
+        let watched = registry.watches.by_session().into_iter();
+        let owned = |paths: BTreeSet<&str>| paths.into_iter().map(str::to_owned).collect();
+        watched
+            .map(|(session, paths)| (session, owned(paths)))
+            .collect()
     }
 
     /// Announces that a client waits for something. If another process may distribute it, the tail

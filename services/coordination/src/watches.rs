@@ -103,7 +103,6 @@ impl Watches {
         watches.map(|(watch, _)| watch.tables()).sum()
     }
 
-    #[allow(dead_code)]
     /// The paths that each session watches other than for children alone.
     pub(crate) fn by_session(&self) -> BTreeMap<SessionId, BTreeSet<&str>> {
         let mut by_session: BTreeMap<_, BTreeSet<&str>> = BTreeMap::new();

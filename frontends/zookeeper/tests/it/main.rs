@@ -11,3 +11,4 @@ mod requests;
 mod round_trips;
 mod tls;
 mod wire;
+mod wire_watches;

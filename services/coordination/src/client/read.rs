@@ -280,10 +280,9 @@ async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<Rea
         Request::Ping => Ok(ReadResult::of(since, Zxid(0), Ok(Response::Pong))),
         Request::Refuse(error) => Ok(ReadResult::of(since, Zxid(0), Err(*error))),
         Request::SetWatches { relative, .. } => match next_watch(request) {
-            Some((Watched::Lasting(mode), path)) => {
-                Ok(restore_lasting_watch(tail, asker.connection, mode, path))
+            Some((watch, path)) => {
+                restore_watch(tail, asker.connection, *relative, watch, path).await
             }
-            Some((watch, path)) => restore_watch(tail, *relative, watch, path).await,
             None => Ok(ReadResult::of(since, Zxid(0), Ok(Response::WatchesSet))),
         },
         Request::Authenticate(_) => Ok(ReadResult::of(since, Zxid(0), Ok(Response::Authenticated))),
@@ -303,21 +302,7 @@ async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<Rea
             let zxid = add_lasting_watch(tail, asker.connection, *mode, path);
             Ok(ReadResult::of(zxid, zxid, Ok(Response::WatchAdded)))
         }
-        Request::RemoveWatches {
-            path,
-            kind,
-            only_checks,
-        } => {
-            let (had, zxid) = tail.with_watches(asker.connection, |watches, session| {
-                if *only_checks {
-                    watches.has(session, *kind, path)
-                } else {
-                    watches.remove(session, *kind, path)
-                }
-            });
-            let result = had.then_some(Response::WatchesRemoved);
-            Ok(ReadResult::of(zxid, zxid, result.ok_or(Error::NoWatcher)))
-        }
+        Request::RemoveWatches { .. } => Ok(remove_watches(tail, asker.connection, request)),
         Request::MultiRead(_) => Ok(ReadResult::of(since, Zxid(0), Err(Error::Unimplemented))),
         Request::Create { .. }
         | Request::Delete { .. }
@@ -579,6 +564,27 @@ fn add_lasting_watch(tail: &Tail, client: Connection, mode: WatchMode, path: &st
     tail.with_watches(client, add).1
 }
 
+/// Removes watches, or looks for them, at once.
+fn remove_watches(tail: &Tail, client: Connection, request: &Request) -> ReadResult {
+    let Request::RemoveWatches {
+        path,
+        kind,
+        only_checks,
+    } = request
+    else {
+        unreachable!("the caller checked the request");
+    };
+    let (had, zxid) = tail.with_watches(client, |watches, session| {
+        if *only_checks {
+            watches.has(session, *kind, path)
+        } else {
+            watches.remove(session, *kind, path)
+        }
+    });
+    let result = had.then_some(Response::WatchesRemoved);
+    ReadResult::of(zxid, zxid, result.ok_or(Error::NoWatcher))
+}
+
 /// As in ZooKeeper, a persistent watch misses the changes while its client was disconnected.
 fn restore_lasting_watch(
     tail: &Tail,
@@ -603,10 +609,14 @@ fn restore_lasting_watch(
 /// later changes, because their events name `/`.
 async fn restore_watch(
     tail: &Tail,
+    client: Connection,
     relative: Zxid,
     watched: Watched,
     path: &str,
 ) -> Result<ReadResult> {
+    if let Watched::Lasting(mode) = watched {
+        return Ok(restore_lasting_watch(tail, client, mode, path));
+    }
     let since = tail.applied();
     let shown = if path.is_empty() { "/" } else { path };
     let (node, zxid, correction) = node(tail, shown).await?;

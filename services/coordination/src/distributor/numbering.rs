@@ -24,7 +24,7 @@ use crate::{
     records::{
         Change, Decided, Effect, LogEntry, NodeState, Part, Payload, Slot, Touched, UpdateAnswer,
     },
-    storage::user_store::{Node, NodeChange, UserStore},
+    storage::user_store::{Growth, Node, NodeChange, UserStore},
 };
 
 /// The most data that one slot applies, in bytes. While the slot is applied, all of it is in memory
@@ -38,6 +38,8 @@ pub(super) struct Numbered {
     /// Objects that no znode names once the slot is applied. Valid only if nothing of the slot was
     /// applied before.
     pub(super) garbage: Vec<Bytes>,
+    /// Valid under the same condition.
+    pub(super) growth: Growth,
 }
 
 /// How many of `ordered` go into the next slot. At least one, because each fits alone.
@@ -82,6 +84,7 @@ pub(super) async fn number(
         garbage: Vec::new(),
         quotas,
         statistics: BTreeMap::new(),
+        growth: Growth::default(),
     };
     for (decided, zxid) in ordered.iter().zip(first.0..) {
         entries.push(working.apply(Zxid(zxid), decided).await?);
@@ -104,6 +107,7 @@ pub(super) async fn number(
         },
         changes: working.nodes.into_iter().collect(),
         garbage: working.garbage,
+        growth: working.growth,
     })
 }
 
@@ -115,6 +119,7 @@ struct Working<'region> {
     quotas: Option<&'region mut Quotas>,
     /// The statistics that the batch has written, by their paths.
     statistics: BTreeMap<String, Bytes>,
+    growth: Growth,
 }
 
 /// A request or a part of one, with its zxid, and the events that it causes.
@@ -348,6 +353,11 @@ impl Working<'_> {
         let (old, new) = (object(before), object(after.as_ref()));
         if old != new {
             self.garbage.extend(old);
+        }
+        for (node, sign) in [(before, -1), (after.as_ref(), 1)] {
+            if let Some(node) = node {
+                self.growth.add(path, node, sign);
+            }
         }
         self.nodes.insert(path.to_owned(), after);
     }

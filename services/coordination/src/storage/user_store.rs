@@ -29,7 +29,7 @@ use crate::{
     config::DataPlacement,
     dependency::TrackedStore,
     environment::{Environment, Parts},
-    model::{Stat, Zxid},
+    model::{Sizes, Stat, Zxid},
     path,
     records::{Payload, UpdateId, Written, decode, encode},
     storage::keys,
@@ -46,6 +46,9 @@ const PART: &str = "part";
 const ZXID: &str = "zxid";
 const APPLYING: &str = "applying";
 const GARBAGE: &str = "garbage";
+const ZNODES: &str = "znodes";
+const EPHEMERALS: &str = "ephemerals";
+const DATA_BYTES: &str = "data_bytes";
 
 const PAGE_ITEMS: usize = 1000;
 
@@ -172,6 +175,34 @@ pub struct Cursor {
     pub zxid: Zxid,
     /// The last zxid of a slot that is being applied in parts, otherwise equal to `zxid`.
     pub applying: Zxid,
+}
+
+/// How much a slot adds to the numbers of znodes and ephemerals, and to the bytes of paths and data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Growth {
+    pub znodes: i64,
+    pub ephemerals: i64,
+    pub data_bytes: i64,
+}
+
+impl Growth {
+    /// Adds a znode that comes, or one that goes with a `sign` of -1.
+    pub fn add(&mut self, path: &str, node: &Node, sign: i64) {
+        let bytes = path.len() as i64 + i64::from(node.stat.data_length);
+        self.znodes += sign;
+        self.ephemerals += sign * i64::from(node.stat.ephemeral_owner != 0);
+        self.data_bytes += sign * bytes;
+    }
+
+    fn actions(self) -> impl Iterator<Item = Action> {
+        let all = [
+            (ZNODES, self.znodes),
+            (EPHEMERALS, self.ephemerals),
+            (DATA_BYTES, self.data_bytes),
+        ];
+        let changed = all.into_iter().filter(|(_, number)| *number != 0);
+        changed.map(|(name, number)| Action::Add(name.into(), number))
+    }
 }
 
 /// The change of one znode by one slot: its path, and its new state or `None` if it is deleted.
@@ -386,6 +417,18 @@ impl UserStore {
         })
     }
 
+    /// The size of the tree, as the cursor's row counts it.
+    pub async fn sizes(&self) -> Result<Sizes> {
+        let item = self.items.get(&cursor_key()).await?.value;
+        let number = |name| item.as_ref().and_then(|item| item.integer(name));
+        let number = |name| u64::try_from(number(name).unwrap_or_default()).unwrap_or_default();
+        Ok(Sizes {
+            znodes: Sizes::BUILT_IN.znodes + number(ZNODES),
+            ephemerals: number(EPHEMERALS),
+            data_bytes: Sizes::BUILT_IN.data_bytes + number(DATA_BYTES),
+        })
+    }
+
     /// Creates a built-in znode if it does not exist.
     pub async fn put_if_absent(&self, path: &str, node: &Node) -> Result<()> {
         let key = key(path).expect("the service's own paths are valid");
@@ -399,15 +442,17 @@ impl UserStore {
     /// depend on every earlier observation of this store, because a rolled-back cursor may stand at
     /// the same slot number for other slots.
     ///
-    /// Returns whether this call applied the first part. Then `garbage`, which was computed before
-    /// the slot changed anything, is recorded with that part. Otherwise `garbage` may name objects
-    /// in use and must be discarded, because the distributor that began recorded the right list.
+    /// Returns whether this call applied the first part. Then `garbage` and `growth`, which were
+    /// computed before the slot changed anything, are recorded with that part. Otherwise `garbage`
+    /// may name objects in use and must be discarded, because the distributor that began recorded
+    /// the right list.
     pub async fn apply(
         &self,
         items: &mut TrackedStore,
         step: Step,
         changes: &[NodeChange],
         garbage: &[Bytes],
+        growth: Growth,
     ) -> Result<bool> {
         items.observe_now()?;
         let per_part = self.items.limits().transact_items_max - 1;
@@ -416,7 +461,8 @@ impl UserStore {
         for part in 0..parts {
             let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
             let mut updates = Vec::with_capacity(changes.len() + 1);
-            updates.push(move_cursor(step, part, parts, garbage).depends_on(items.point()));
+            updates
+                .push(move_cursor(step, part, parts, (garbage, growth)).depends_on(items.point()));
             for (path, node) in changes {
                 let key = key(path)
                     .ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
@@ -469,7 +515,12 @@ pub struct Step {
 
 /// Moves the cursor, if it is at the previous slot and exactly the parts before this one are
 /// applied.
-fn move_cursor(step: Step, part: usize, parts: usize, garbage: &[Bytes]) -> Update {
+fn move_cursor(
+    step: Step,
+    part: usize,
+    parts: usize,
+    (garbage, growth): (&[Bytes], Growth),
+) -> Update {
     let at = |name: &'static str, value: i64| match value {
         0 => Condition::Any(vec![
             Condition::attribute(name, Test::Absent),
@@ -492,6 +543,9 @@ fn move_cursor(step: Step, part: usize, parts: usize, garbage: &[Bytes]) -> Upda
             Action::set_integer(APPLYING, step.last.0),
         ]
     };
+    if part == 0 {
+        actions.extend(growth.actions());
+    }
     if part == 0 && !garbage.is_empty() {
         actions.push(Action::Append(GARBAGE.into(), garbage.to_vec()));
     }

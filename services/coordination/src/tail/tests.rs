@@ -121,7 +121,13 @@ fn changes_of_a_lost_position_are_dropped() {
         };
         let applied = tail
             .region
-            .apply(&mut fixture.system(), step, &[], &[])
+            .apply(
+                &mut fixture.system(),
+                step,
+                &[],
+                &[],
+                crate::storage::user_store::Growth::default(),
+            )
             .await;
         assert!(applied.expect("no fault is injected"));
         tail.start().await.expect("no fault is injected");

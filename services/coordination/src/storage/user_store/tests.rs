@@ -35,6 +35,13 @@ fn changes() -> Vec<NodeChange> {
         .into()
 }
 
+fn growth(znodes: i64) -> Growth {
+    Growth {
+        znodes,
+        ..Growth::default()
+    }
+}
+
 fn is_part(call: &Call<'_>) -> bool {
     matches!(call, Call::Transact)
 }
@@ -58,7 +65,7 @@ fn the_cursor_names_the_slot_that_is_applied_in_parts() {
         let mut items = TrackedStore::new(store.clone());
         assert!(
             region
-                .apply(&mut items, STEP, &changes(), &[])
+                .apply(&mut items, STEP, &changes(), &[], Growth::default())
                 .await
                 .expect("no fault is injected")
         );
@@ -66,8 +73,8 @@ fn the_cursor_names_the_slot_that_is_applied_in_parts() {
     });
 }
 
-/// C-4, P5: an applied part is not applied again, and the first part's garbage list is the valid
-/// one.
+/// C-4, P5: an applied part is not applied again, and the first part's garbage list and growth are
+/// the valid ones.
 #[test]
 fn a_part_is_applied_once_even_by_several_instances() {
     simulated::run(async {
@@ -77,7 +84,13 @@ fn a_part_is_applied_once_even_by_several_instances() {
         store.once(Side::After, is_part, async move {
             let mut items = TrackedStore::new(successor.items.clone());
             let has_begun = successor
-                .apply(&mut items, STEP, &changes(), &[Bytes::from("in use")])
+                .apply(
+                    &mut items,
+                    STEP,
+                    &changes(),
+                    &[Bytes::from("in use")],
+                    growth(9),
+                )
                 .await?;
             assert!(!has_begun, "two parts were applied");
             Ok(())
@@ -85,12 +98,61 @@ fn a_part_is_applied_once_even_by_several_instances() {
         let garbage = [Bytes::from("garbage")];
         let mut items = TrackedStore::new(store.clone());
         assert!(
-            slow.apply(&mut items, STEP, &changes(), &garbage)
+            slow.apply(&mut items, STEP, &changes(), &garbage, growth(3))
                 .await
                 .expect("another instance finished it")
         );
         assert!(store.is_through());
         let (cursor, noted) = slow.cursor().await.expect("no fault is injected").value;
         assert_eq!((cursor.slot, noted), (STEP.slot, garbage.to_vec()));
+        let sizes = slow.sizes().await.expect("no fault is injected");
+        assert_eq!(
+            sizes.znodes,
+            Sizes::BUILT_IN.znodes + 3,
+            "the slot counts once"
+        );
+    });
+}
+
+/// Notes, section 4: all descendants count, over any number of pages and levels.
+#[test]
+fn descendants_are_counted_page_by_page() {
+    const CHILDREN: usize = 2 * COUNTED_PAGE_ITEMS + 50;
+    simulated::run(async {
+        let world = World::new(1);
+        let store = (world.key_value(), world.objects());
+        let region = UserStore::new(store.0, store.1, DataPlacement::KeyValue);
+        let put = async |path: String, children: usize| {
+            let mut node = Node::created(Zxid(1), 1, 0, Payload::Null, Bytes::new());
+            node.stat.num_children = children as i32;
+            let put = region.put_if_absent(&path, &node).await;
+            put.expect("no fault is injected");
+        };
+        put("/p".into(), CHILDREN).await;
+        put("/pp".into(), 0).await;
+        for child in 0..CHILDREN {
+            let below = if child % 100 == 0 { 3 } else { 0 };
+            put(format!("/p/{child}"), below).await;
+            for leaf in 0..below {
+                put(format!("/p/{child}/{leaf}"), 0).await;
+            }
+        }
+        let below = CHILDREN.div_ceil(100) * 3;
+        let expected = [
+            ("/", 2 + CHILDREN + below),
+            ("/p", CHILDREN + below),
+            ("/p/0", 3),
+            ("/p/1", 0),
+            ("/pp", 0),
+            ("/missing", 0),
+        ];
+        for (path, count) in expected {
+            let counted = region.count_descendants(path).await;
+            assert_eq!(
+                counted.expect("no fault is injected"),
+                count as u64,
+                "{path}"
+            );
+        }
     });
 }
