@@ -20,9 +20,17 @@ use self::lasting::LastingWatches;
 pub use self::leftovers::nothing_is_left;
 use crate::{
     history::{History, Moment},
-    scenario::{CONTAINER_BYTES, TIME_TO_LIVE_BYTES},
     timeline::Timeline,
 };
+
+/// The length of the data of the containers that scenarios make, by which the checks know them.
+pub const CONTAINER_BYTES: i32 = 30;
+
+/// The length of the data of their znodes with a time to live.
+pub const TIME_TO_LIVE_BYTES: i32 = 40;
+
+/// The subtree on which they set a quota.
+pub const QUOTA_TOP: &str = "/q";
 
 /// Runs all checks over all of `histories`.
 pub fn all(histories: &[History], timeline: &Timeline) -> Vec<String> {

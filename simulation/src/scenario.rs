@@ -1,6 +1,8 @@
 //! Running a scenario for many seeds: the plans, the faults, the checks, and the command that
 //! replays a failure.
 
+mod by_itself;
+
 use std::{ops::Range, panic, time::Duration};
 
 use coordination::{
@@ -15,6 +17,7 @@ use futures_util::{
 };
 use simulated::{Options, World};
 
+pub use self::by_itself::{expiring, quotas};
 use crate::{
     actor::{self, Plan},
     budget::Budget,
@@ -482,52 +485,6 @@ pub fn ephemerals(rng: &mut Rng, client: usize, request: usize) -> Request {
             Naming::Sequential,
         ),
         _ => create(path, client, request, Lifetime::Ephemeral, Naming::Given),
-    }
-}
-
-/// The length of the data of the containers that [`expiring`] makes, by which the checks know them.
-pub const CONTAINER_BYTES: i32 = 30;
-
-/// The length of the data of its znodes with a time to live.
-pub const TIME_TO_LIVE_BYTES: i32 = 40;
-
-/// Znodes of all kinds that hold each other, at few paths.
-pub fn expiring(rng: &mut Rng, client: usize, request: usize) -> Request {
-    const PATHS: [&str; 5] = ["/x", "/x", "/x/y", "/x/y/z", "/x/w"];
-    let path = PATHS[rng.usize(..PATHS.len())].to_owned();
-    let lifetime = match rng.usize(..10) {
-        0..=4 => Lifetime::Container,
-        5 | 6 => Lifetime::TimeToLive {
-            ms: rng.i64(100..8_000),
-        },
-        7 => Lifetime::Ephemeral,
-        _ => Lifetime::Persistent,
-    };
-    match rng.usize(..10) {
-        0..=4 => {
-            let mut request = create(path, client, request, lifetime, Naming::Given);
-            if let Request::Create { data, .. } = &mut request {
-                let length = match lifetime {
-                    Lifetime::Container => CONTAINER_BYTES,
-                    Lifetime::TimeToLive { .. } => TIME_TO_LIVE_BYTES,
-                    Lifetime::Persistent | Lifetime::Ephemeral => 1,
-                };
-                *data = Some(vec![b'x'; length as usize].into());
-            }
-            request
-        }
-        5 => Request::Multi(vec![
-            Request::Delete {
-                path: "/x/y/z".into(),
-                version: -1,
-            },
-            Request::Delete {
-                path: "/x/y".into(),
-                version: -1,
-            },
-        ]),
-        6..=8 => Request::Delete { path, version: -1 },
-        _ => set(path, client, request, -1),
     }
 }
 

@@ -17,6 +17,8 @@ use futures_util::TryStreamExt as _;
 use ports::objects::ObjectPath;
 use simulated::World;
 
+use super::QUOTA_TOP;
+
 /// Checks the stores after all clients have gone and time has passed. Every session must have ended
 /// and its event queue must be gone. The objects must be exactly those that znodes name.
 pub async fn nothing_is_left(world: &World) -> Vec<String> {
@@ -41,6 +43,7 @@ pub async fn nothing_is_left(world: &World) -> Vec<String> {
     {
         left.push("the index of expiring znodes has an entry".to_owned());
     }
+    left.extend(wrong_statistics(world).await);
     let (named, there) = (
         named(world, &mut left).await,
         objects(world, "znodes").await,
@@ -62,6 +65,25 @@ pub async fn nothing_is_left(world: &World) -> Vec<String> {
             .map(|name| format!("object {name} is left")),
     );
     left
+}
+
+/// Compares the statistics of a scenario's quota with its subtree.
+async fn wrong_statistics(world: &World) -> Option<String> {
+    let store = UserStore::new(world.key_value(), world.objects(), DataPlacement::KeyValue);
+    let path = format!("/zookeeper/quota{QUOTA_TOP}/zookeeper_stats");
+    let statistics = store.get(&path).await.expect("the world is healed")?;
+    let (mut waiting, mut count, mut bytes) = (vec![QUOTA_TOP.to_owned()], 0, 0);
+    while let Some(path) = waiting.pop() {
+        if let Some(node) = store.get(&path).await.expect("the world is healed") {
+            (count, bytes) = (count + 1, bytes + node.stat.data_length);
+            let children = store.children(&path).await.expect("the world is healed");
+            waiting.extend(children.iter().map(|child| path::join(&path, child)));
+        }
+    }
+    let expected = format!("count={count},bytes={bytes}");
+    let is_right = statistics.data == Payload::Inline(expected.clone().into());
+    let found = statistics.data;
+    (!is_right).then(|| format!("the statistics are {found:?} instead of {expected}"))
 }
 
 /// The objects that znodes name.

@@ -19,6 +19,7 @@ mod members;
 mod mutants;
 mod objects;
 mod poison;
+mod quotas;
 mod refusals;
 mod restart;
 mod run_bounds;
