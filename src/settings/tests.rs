@@ -67,29 +67,6 @@ fn what_this_build_lacks_is_refused_by_name() {
             "objects = \"file:///a%20b\"",
             "a path as it is, from the root",
         ),
-        ("tls_cert = \"c\"", "--tls-cert: give its key too"),
-        ("tls_key = \"k\"", "--tls-key: give its certificate too"),
-        (
-            "tls_client_ca = \"a\"",
-            "--tls-client-ca: it needs a certificate",
-        ),
-        (
-            "zookeeper_secure_listen = \"127.0.0.1:0\"",
-            "--zookeeper-secure-listen 127.0.0.1:0: it needs a certificate",
-        ),
-        (
-            "tls_cert = \"c\"\ntls_key = \"k\"\ntls_client_certificates = \"optional\"",
-            "--tls-client-certificates: give the authority",
-        ),
-        (
-            "tls_cert = \"c\"\ntls_key = \"k\"\nzookeeper = \"off\"\nzookeeper_secure_listen = \"127.0.0.1:0\"",
-            "it is a second port beside --zookeeper",
-        ),
-        ("http_token_file = \"absent\"", "--http-token-file absent"),
-        (
-            "zookeeper_super_digest = \"super:password\"",
-            "--zookeeper-super-digest: give super:",
-        ),
         (
             "zookeeper = \"off\"\nhttp = \"off\"\nroutes = \"off\"\ns3 = \"off\"",
             "nothing would be served",
@@ -153,6 +130,38 @@ fn listening_to_strangers_is_possible_when_asked_for() {
         .settle()
         .expect("settings");
     assert_eq!(settings.http, "0.0.0.0:0".parse().expect("an address"));
+}
+
+#[test]
+fn half_of_what_makes_a_server_safe_is_refused() {
+    for (file, complaint) in [
+        ("tls_cert = \"c\"", "--tls-cert: give its key too"),
+        ("tls_key = \"k\"", "--tls-key: give its certificate too"),
+        (
+            "tls_client_ca = \"a\"",
+            "--tls-client-ca: it needs a certificate",
+        ),
+        (
+            "zookeeper_secure_listen = \"127.0.0.1:0\"",
+            "--zookeeper-secure-listen 127.0.0.1:0: it needs a certificate",
+        ),
+        (
+            "tls_cert = \"c\"\ntls_key = \"k\"\ntls_client_certificates = \"optional\"",
+            "--tls-client-certificates: give the authority",
+        ),
+        (
+            "tls_cert = \"c\"\ntls_key = \"k\"\nzookeeper = \"off\"\nzookeeper_secure_listen = \"127.0.0.1:0\"",
+            "it is a second port beside --zookeeper",
+        ),
+        ("http_token_file = \"absent\"", "--http-token-file absent"),
+        (
+            "zookeeper_super_digest = \"super:password\"",
+            "--zookeeper-super-digest: give super:",
+        ),
+    ] {
+        let refused = written(file).settle().expect_err(file).to_string();
+        assert!(refused.contains(complaint), "{file}: {refused}");
+    }
 }
 
 const TLS: &str = "tls_cert = \"c\"\ntls_key = \"k\"\n";

@@ -64,13 +64,14 @@ fn status_says_what_is_wrong_with_the_address() {
     for url in [
         "127.0.0.1:7600",
         "",
-        "https://x",
+        "ftp://x",
         "nonsense",
         "http://",
         "http://127.0.0.1:7600/nope",
     ] {
-        let complaint =
-            format!("--url (LANDFAST_URL) {url:?}: give http://HOST:PORT and nothing after it\n");
+        let complaint = format!(
+            "--url (LANDFAST_URL) {url:?}: give http://HOST:PORT or https://HOST:PORT and nothing after it\n"
+        );
         assert_eq!(says(url), format!("landfast: {complaint}"));
     }
     let server = Server::start(&mut serve(directory.path(), &[]));

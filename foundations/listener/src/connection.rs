@@ -92,11 +92,7 @@ pub(crate) async fn serve<S, B>(
     }
     let stream = match encrypted(stream, &config, &mut stopping).await {
         Ok(Some(stream)) => stream,
-        Ok(None) => return,
-        Err(HandshakeError::PeerGone) => {
-            tracing::debug!(%peer, "http: a peer left during its handshake");
-            return;
-        }
+        Ok(None) | Err(HandshakeError::PeerGone) => return,
         Err(error) => return strangers.closed(peer, &error),
     };
     let is_encrypted = stream.is_encrypted();
@@ -109,19 +105,7 @@ pub(crate) async fn serve<S, B>(
             address: peer,
             is_encrypted,
         });
-        let mut service = service.clone();
-        let exchange = Arc::clone(&exchange);
-        async move {
-            poll_fn(|context| service.poll_ready(context)).await?;
-            let response = service.call(request).await?;
-            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                exchange.begin_other_protocol();
-            }
-            Ok::<_, Infallible>(response.map(|body| ResponseBody {
-                body,
-                _in_progress: in_progress,
-            }))
-        }
+        respond(service.clone(), request, Arc::clone(&exchange), in_progress)
     });
     let connection = builder
         // It would run while the connection idles: see `Timeouts::head`.
@@ -146,6 +130,26 @@ pub(crate) async fn serve<S, B>(
         Err(error) => tracing::debug!(%peer, %error, "http: a connection ended early"),
         Ok(()) => {}
     }
+}
+
+async fn respond<S, B>(
+    mut service: S,
+    request: Request<RequestBody>,
+    exchange: Arc<Exchange>,
+    in_progress: InProgress,
+) -> Result<Response<ResponseBody<B>>, Infallible>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+{
+    poll_fn(|context| service.poll_ready(context)).await?;
+    let response = service.call(request).await?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        exchange.begin_other_protocol();
+    }
+    Ok(response.map(|body| ResponseBody {
+        body,
+        _in_progress: in_progress,
+    }))
 }
 
 /// The connection once its handshake is done, if the listener has TLS. None: the listener stops.
