@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::OpenError;
+use crate::{OpenError, storage::is_about_room};
 
 /// The reason.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,14 @@ impl BackupError {
     /// An I/O error of the operation `attempted`.
     pub(super) fn io(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempted = attempted.into();
-        move |source| Self::Io { attempted, source }
+        move |source| {
+            let attempted = if is_about_room(&source) {
+                format!("{attempted} (free disk space, then repeat)")
+            } else {
+                attempted
+            };
+            Self::Io { attempted, source }
+        }
     }
 }
 

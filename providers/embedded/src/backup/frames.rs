@@ -156,6 +156,12 @@ impl<'out> FrameWriter<'out> {
         self.out.flush()
     }
 
+    /// Writes the last frame of a backup that failed.
+    pub(super) fn give_up(&mut self, why: &str) -> io::Result<()> {
+        self.frame(Kind::GaveUp, why.as_bytes())?;
+        self.out.flush()
+    }
+
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hash.update(bytes);
         self.bytes += bytes.len() as u64;

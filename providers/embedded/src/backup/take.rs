@@ -44,7 +44,8 @@ impl Embedded {
         let mut frames = FrameWriter::begin(out).map_err(unwritten)?;
         let taken = self.write_all(beside, &mut frames);
         if let Err(error) = &taken {
-            let _ = frames.frame(Kind::GaveUp, error.to_string().as_bytes());
+            // A closed connection does not take it.
+            let _ = frames.give_up(&error.to_string());
         }
         taken
     }
