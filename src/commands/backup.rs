@@ -221,7 +221,8 @@ struct Tee<'out, R> {
 impl<R: Read> Read for Tee<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.body.read(buffer)?;
-        self.out.write_all(&buffer[..count])?;
+        let written = self.out.write_all(&buffer[..count]);
+        written.map_err(|error| io::Error::new(error.kind(), format!("the file: {error}")))?;
         if count == 0 {
             self.out.flush()?;
         }
@@ -245,14 +246,13 @@ fn report(
         bytes,
         ..
     } = contents;
-    let mut text = format!(
-        "{done} {records} records and {objects} objects ({object_bytes} bytes): {bytes} bytes in the file\n"
-    );
-    if let Some(place) = &contents.absent_at {
+    let left_out = contents.absent_at.as_ref().map(|place| {
         let count = contents.absent_objects;
-        text.push_str(&format!(
-            "{count} objects in {place} are needed and not inside: keep them there, or copy them too\n"
-        ));
-    }
+        format!("{count} objects in {place} are needed and not inside: keep them there, or copy them too\n")
+    });
+    let text = format!(
+        "{done} {records} records and {objects} objects ({object_bytes} bytes): {bytes} bytes in the file\n{}",
+        left_out.unwrap_or_default()
+    );
     print(&text)
 }

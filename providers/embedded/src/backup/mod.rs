@@ -1,19 +1,20 @@
 //! Backups: the whole store in one file, as of one position, while it is in use.
 //!
-//! A backup is a store that crashed at that position. Every service recovers from a crash at any
-//! position, so it also starts on a restored backup. Three facts make that true:
+//! A restored backup is a store that crashed at that position, with all objects of that moment and
+//! perhaps some later ones. Services recover from a crash at any position, so they need nothing
+//! else to start on it.
 //!
 //! 1. **Records.** A checkpoint is the state at the end of one group, so it never has half a
 //!    transaction. A backup asks for a checkpoint, waits for it, and reads it in one transaction of
 //!    redb, which later checkpoints do not change. The checkpoint covers every change that was
 //!    ordered before the backup began. Writers wait no longer than for any other checkpoint.
-//! 2. **Objects.** A service creates an object before it orders a record that names it, and asks
-//!    for its deletion after it ordered the removal of that record. Objects do not change. The
-//!    backup holds deletions ([`hold`](crate::objects)) before it asks for the checkpoint, and
-//!    until it has read all objects. So each object that a record of the checkpoint names was
-//!    created before, and is deleted after the hold began, if at all. The walk meets its file or
-//!    its held name. It may meet later objects too. The services' garbage collection removes them.
-//! 3. **Interruptions.** If the checkpoint store is opened again meanwhile (after a failed write or
+//! 2. **Objects.** The backup holds deletions ([`hold`](crate::objects)) before it asks for the
+//!    checkpoint, until it has read all objects. Each object of the checkpoint's moment is thus
+//!    still there, under its name or a held one. Objects never change, so its content is the same.
+//! 3. **Later objects.** An object that was created after that moment may be inside. To the
+//!    services it is one whose record a crash lost: they never trust an object without a record, and
+//!    their garbage collection removes it.
+//! 4. **Interruptions.** If the checkpoint store is opened again meanwhile (after a failed write or
 //!    on a full disk), its pages may be used again. The backup then fails, before it writes
 //!    anything that it read since.
 //!

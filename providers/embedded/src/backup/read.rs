@@ -12,41 +12,36 @@ use super::{
 };
 use crate::records::{Record, RecordKey};
 
-/// What takes the content of a backup.
+type Result<T> = std::result::Result<T, BackupError>;
+
+/// What takes the content of a backup. By default it drops everything.
 pub(super) trait Sink {
-    fn head(&mut self, head: &Head) -> Result<(), BackupError>;
-    fn record(&mut self, key: RecordKey, record: Record) -> Result<(), BackupError>;
-    fn object(&mut self, object: &ObjectHead) -> Result<(), BackupError>;
-    fn data(&mut self, data: &[u8]) -> Result<(), BackupError>;
+    fn head(&mut self, _: &Head) -> Result<()> {
+        Ok(())
+    }
+    fn record(&mut self, _: RecordKey, _: Record) -> Result<()> {
+        Ok(())
+    }
+    fn object(&mut self, _: &ObjectHead) -> Result<()> {
+        Ok(())
+    }
+    fn data(&mut self, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
     /// The object is whole.
-    fn object_end(&mut self) -> Result<(), BackupError>;
+    fn object_end(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
-/// Drops everything.
 struct Nowhere;
 
-impl Sink for Nowhere {
-    fn head(&mut self, _: &Head) -> Result<(), BackupError> {
-        Ok(())
-    }
-    fn record(&mut self, _: RecordKey, _: Record) -> Result<(), BackupError> {
-        Ok(())
-    }
-    fn object(&mut self, _: &ObjectHead) -> Result<(), BackupError> {
-        Ok(())
-    }
-    fn data(&mut self, _: &[u8]) -> Result<(), BackupError> {
-        Ok(())
-    }
-    fn object_end(&mut self) -> Result<(), BackupError> {
-        Ok(())
-    }
-}
+impl Sink for Nowhere {}
 
 /// Reads a whole backup, and checks and decodes everything in it.
 ///
 /// Errors: the first damage, with its frame; the backup is of another format.
-pub fn verify(input: impl Read) -> Result<Contents, BackupError> {
+pub fn verify(input: impl Read) -> Result<Contents> {
     read(input, &mut Nowhere)
 }
 
@@ -55,66 +50,77 @@ pub fn verify(input: impl Read) -> Result<Contents, BackupError> {
 ///
 /// Errors: as those of [`verify`], a target that is in use, a full disk. Nothing is left then, but
 /// a restored directory of named objects if the last rename fails.
-pub fn restore(input: impl Read, target: &Target) -> Result<Contents, BackupError> {
+pub fn restore(input: impl Read, target: &Target) -> Result<Contents> {
     let mut restoring = Restoring::begin(target)?;
     let contents = read(input, &mut restoring)?;
     restoring.finish(contents.records)?;
     Ok(contents)
 }
 
-fn read(input: impl Read, sink: &mut dyn Sink) -> Result<Contents, BackupError> {
+fn read(input: impl Read, sink: &mut dyn Sink) -> Result<Contents> {
     let mut frames = FrameReader::begin(input)?;
-    let mut contents = Contents {
-        written_by: frames.by.clone(),
-        ..Contents::default()
+    let mut reading = Reading {
+        contents: Contents {
+            written_by: frames.by.clone(),
+            ..Contents::default()
+        },
+        missing: 0,
+        sink,
     };
     let mut before = None;
-    // The bytes of the object that are to come.
-    let mut missing = 0;
     loop {
         let (kind, content) = frames.next()?;
         if kind == Kind::GaveUp {
-            return Err(BackupError::GaveUp(
-                String::from_utf8_lossy(&content).into(),
-            ));
+            let why = String::from_utf8_lossy(&content);
+            return Err(BackupError::GaveUp(why.into()));
         }
-        check_order(&frames, before, kind, missing)?;
+        check_order(&frames, before, kind, reading.missing)?;
         before = Some(kind);
+        reading.take(&frames, kind, &content)?;
+        if kind == Kind::End {
+            frames.finish()?;
+            reading.contents.bytes = frames.bytes;
+            return Ok(reading.contents);
+        }
+    }
+}
+
+struct Reading<'sink> {
+    contents: Contents,
+    /// The bytes of the object that are to come.
+    missing: u64,
+    sink: &'sink mut dyn Sink,
+}
+
+impl Reading<'_> {
+    /// Takes a frame in its place.
+    fn take<R: Read>(&mut self, frames: &FrameReader<R>, kind: Kind, content: &[u8]) -> Result<()> {
+        let contents = &mut self.contents;
         match kind {
             Kind::Head => {
-                let head: Head = frames.decode(&content)?;
-                sink.head(&head)?;
+                let head: Head = frames.decode(content)?;
+                self.sink.head(&head)?;
                 (contents.taken_ms, contents.absent_at) = (head.taken_ms, head.absent_at);
             }
-            Kind::Records => {
-                contents.records += records(&frames, &content, sink)?;
-            }
+            Kind::Records => contents.records += records(frames, content, self.sink)?,
             Kind::Object => {
-                let object: ObjectHead = frames.decode(&content)?;
-                sink.object(&object)?;
+                let object: ObjectHead = frames.decode(content)?;
+                self.sink.object(&object)?;
                 contents.objects += 1;
                 contents.object_bytes = contents.object_bytes.saturating_add(object.bytes);
-                missing = object.bytes;
-                if missing == 0 {
-                    sink.object_end()?;
-                }
+                self.missing = object.bytes;
             }
             Kind::Data => {
-                let too_long = || frames.damaged("its object is shorter");
-                missing = missing
-                    .checked_sub(content.len() as u64)
-                    .ok_or_else(too_long)?;
-                sink.data(&content)?;
-                if missing == 0 {
-                    sink.object_end()?;
-                }
+                let missing = self.missing.checked_sub(content.len() as u64);
+                self.missing = missing.ok_or_else(|| frames.damaged("its object is shorter"))?;
+                self.sink.data(content)?;
             }
             Kind::Absent => {
-                let _: ObjectHead = frames.decode(&content)?;
+                let _: ObjectHead = frames.decode(content)?;
                 contents.absent_objects += 1;
             }
-            Kind::End => {
-                let end: End = frames.decode(&content)?;
+            Kind::End | Kind::GaveUp => {
+                let end: End = frames.decode(content)?;
                 let counted = End {
                     records: contents.records,
                     objects: contents.objects,
@@ -125,12 +131,12 @@ fn read(input: impl Read, sink: &mut dyn Sink) -> Result<Contents, BackupError> 
                 if end != counted {
                     return Err(frames.damaged("frames are missing before it"));
                 }
-                frames.finish()?;
-                contents.bytes = frames.bytes;
-                return Ok(contents);
             }
-            Kind::GaveUp => unreachable!("it ended the loop"),
         }
+        if matches!(kind, Kind::Object | Kind::Data) && self.missing == 0 {
+            self.sink.object_end()?;
+        }
+        Ok(())
     }
 }
 
@@ -140,7 +146,7 @@ fn check_order<R: Read>(
     before: Option<Kind>,
     kind: Kind,
     missing: u64,
-) -> Result<(), BackupError> {
+) -> Result<()> {
     let is_right = match before {
         None => kind == Kind::Head,
         Some(_) if missing > 0 => kind == Kind::Data,
@@ -155,11 +161,7 @@ fn check_order<R: Read>(
 }
 
 /// Decodes and hands on the records of a frame. Returns their number.
-fn records<R: Read>(
-    frames: &FrameReader<R>,
-    content: &[u8],
-    sink: &mut dyn Sink,
-) -> Result<u64, BackupError> {
+fn records<R: Read>(frames: &FrameReader<R>, content: &[u8], sink: &mut dyn Sink) -> Result<u64> {
     let records: Vec<(Bytes, Bytes)> = frames.decode(content)?;
     let count = records.len() as u64;
     for (key, value) in records {
