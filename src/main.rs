@@ -6,6 +6,7 @@
 // Why: the program is where real time, real threads and the runtime enter.
 #![allow(clippy::disallowed_methods)]
 
+mod backups;
 mod bind;
 mod bundled_client;
 mod commands;
@@ -89,6 +90,15 @@ enum Command {
     /// Serve as an instance of function memory; the server starts it
     #[command(hide = true)]
     MemoryFunction,
+    /// Write the whole store of a running server to one file, as of one moment
+    ///
+    /// The file holds items, queues, objects and volumes, and the keys of S3 clients: it is for its owner's eyes. Nothing is left of
+    /// a backup that does not succeed.
+    Backup(commands::backup::Backup),
+    /// Make a data directory from a backup, for a server to start on
+    ///
+    /// The directory must be missing or empty. It appears once everything is written, verified and durable.
+    Restore(commands::backup::Restore),
     /// Move trees of znodes between ZooKeeper and Landfast
     #[command(subcommand)]
     Zookeeper(commands::zookeeper::Command),
@@ -143,6 +153,8 @@ fn main() -> ExitCode {
         Command::Transactions(command) => commands::transactions::run(&command),
         Command::Bench(command) => commands::bench::run(&command),
         Command::MemoryFunction => commands::memory_function::run(),
+        Command::Backup(backup) => backup.run(),
+        Command::Restore(restore) => restore.run(),
         Command::Zookeeper(command) => commands::zookeeper::run(&command),
         Command::Completions { shell } => completions(shell),
     };

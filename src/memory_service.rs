@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use embedded::ObjectDirectory;
 use in_process::{SystemClock, SystemEntropy};
 use memory::{Config, Parts, Service};
 use ports::{
@@ -25,9 +26,9 @@ use crate::{
 };
 
 /// The file of generated keys, as AWS's tools read it.
-const CREDENTIALS_FILE: &str = "s3-credentials";
+pub(crate) const CREDENTIALS_FILE: &str = "s3-credentials";
 /// The folder in the data directory for objects that a distant store does not have yet.
-const BUFFER_DIRECTORY: &str = "memory-buffer";
+pub(crate) const BUFFER_DIRECTORY: &str = "memory-buffer";
 const ACCESS_KEY_VARIABLE: &str = "LANDFAST_S3_ACCESS_KEY";
 const SECRET_KEY_VARIABLE: &str = "LANDFAST_S3_SECRET_KEY";
 const ACCESS_KEY_LINE: &str = "aws_access_key_id = ";
@@ -47,7 +48,7 @@ pub(crate) async fn buffer(
     provider: &Provider,
     objects: Option<&NamedObjects>,
     settings: &settings::Settings,
-) -> anyhow::Result<Option<Arc<dyn ObjectStore>>> {
+) -> anyhow::Result<Option<ObjectDirectory>> {
     if !matches!(objects, Some(NamedObjects::Distant(_))) {
         return Ok(None);
     }
@@ -58,7 +59,7 @@ pub(crate) async fn buffer(
     let directory = settings.data_dir.join(BUFFER_DIRECTORY);
     let named = format!("{}: the buffer of objects", directory.display());
     let opened = embedded::open_objects(directory).await.context(named)?;
-    Ok(Some(opened.objects()))
+    Ok(Some(opened))
 }
 
 /// The service over the provider's stores, on an object store and the buffer before it.

@@ -1,9 +1,12 @@
 //! The configured provider for the rest of the program: its ports and its figures.
 
-use std::{env, sync::Arc, time::Duration};
+use std::{env, io::Write, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use embedded::{Embedded, Health, LockedDirectory, ObjectDirectory};
+use embedded::{
+    Embedded, Health, LockedDirectory, ObjectDirectory,
+    backup::{Beside, Contents},
+};
 use http_frontend::status::{Journal, Store};
 use in_process::{Functions, SystemEntropy};
 use item_objects::ItemObjects;
@@ -150,6 +153,13 @@ impl Provider {
             serving: status.trouble.is_none(),
             trouble: status.trouble,
         })
+    }
+
+    /// Writes a backup of everything. It blocks; call it where a runtime can be waited for.
+    pub(crate) fn back_up(&self, beside: &Beside, out: &mut dyn Write) -> anyhow::Result<Contents> {
+        let store = self.embedded_store();
+        let store = store.context("only the embedded store has backups of its own")?;
+        Ok(store.back_up(beside, out)?)
     }
 
     /// Makes everything durable and closes the store. In a shared one all acknowledged data is as

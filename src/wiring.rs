@@ -34,8 +34,9 @@ use transactions::{
     serializable::Volumes,
 };
 
-pub(crate) use self::quiet_store::QuietStore;
+pub(crate) use self::quiet_store::{QuietStore, quiet_provider};
 use crate::{
+    backups::{self, ServedBackups},
     bundled_client::PYTHON_CLIENT,
     far_stores,
     from_functions::{FromFunctions, Objects},
@@ -170,10 +171,12 @@ impl RunningServer {
             || Arc::clone(&provider.memory_objects),
             NamedObjects::objects,
         );
-        let mut memory = None;
+        let (mut memory, mut opened_buffer) = (None, None);
         if let (Listen::At(address), Some((keys, file))) = (settings.s3, keys) {
             let limits = settings.memory;
             let buffer = memory_service::buffer(&provider, packs.as_ref(), settings).await?;
+            opened_buffer.clone_from(&buffer);
+            let buffer = buffer.map(|buffer| buffer.objects());
             let service = memory_service::service(
                 &provider,
                 (objects, buffer),
@@ -188,6 +191,11 @@ impl RunningServer {
             started.await?;
             memory = Some((service, file));
         }
+        let beside = backups::beside(settings, packs.as_ref(), opened_buffer).await?;
+        services.provide_backups(Arc::new(ServedBackups {
+            provider: Arc::clone(&provider),
+            beside: Arc::new(beside),
+        }));
         if let Some((served, _)) = memory.clone() {
             background.spawn(async move { served.run().await });
         }

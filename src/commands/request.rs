@@ -3,6 +3,7 @@
 
 use std::{
     fmt,
+    io::{self, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
     time::Duration,
@@ -12,7 +13,8 @@ use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
 use http::{HeaderMap, header};
-use http_client::{Client, Error, Trust};
+use http_body_util::{BodyExt as _, Collected, Empty, Limited};
+use http_client::{Client, Error, Failure, StreamedBody, StreamingClient, Trust};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
@@ -127,6 +129,44 @@ impl Target {
         })
     }
 
+    /// The body of the response, as it comes, if the server answers 200.
+    pub(crate) fn stream(&self, path: &str) -> anyhow::Result<Streamed> {
+        let (parts, _) = self.as_http(&Request::get(path))?.into_parts();
+        let empty = Empty::new().map_err(|never| match never {}).boxed_unsync();
+        let client = StreamingClient::new(http_client::Config {
+            connect_timeout: WAIT_MAX,
+            trust: self.trust()?,
+            ..http_client::Config::default()
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let sent = client.send(http::Request::from_parts(parts, empty));
+        let response = runtime.block_on(sent).map_err(|failure| match failure {
+            Failure::NotSent(_, error) | Failure::Lost(error) => self.unanswered(error, path),
+        })?;
+        let (head, body) = response.into_parts();
+        if head.status == http::StatusCode::OK {
+            return Ok(Streamed {
+                runtime,
+                body,
+                piece: Bytes::new(),
+            });
+        }
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect();
+        let body = runtime
+            .block_on(body)
+            .map_or(Bytes::new(), Collected::to_bytes);
+        let answer = Answer {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body,
+        };
+        answer.accepted(self, path)?;
+        bail!("{}{path} answered {}", self.url, head.status)
+    }
+
     fn unanswered(&self, error: Error, path: &str) -> anyhow::Error {
         let url = &self.url;
         match error {
@@ -191,6 +231,29 @@ impl Target {
             Some(path) => Trust::in_file(path).context("LANDFAST_TLS_CA"),
             None => Trust::in_system().context("give a file of authorities in LANDFAST_TLS_CA"),
         }
+    }
+}
+
+/// The body of a response that is read as it comes.
+#[derive(Debug)]
+pub(crate) struct Streamed {
+    runtime: tokio::runtime::Runtime,
+    body: StreamedBody,
+    /// What has come and is not read yet.
+    piece: Bytes,
+}
+
+impl Read for Streamed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.runtime.block_on(self.body.frame()) {
+                None => return Ok(0),
+                Some(frame) => self.piece = frame?.into_data().unwrap_or_default(),
+            }
+        }
+        let count = self.piece.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&self.piece.split_to(count));
+        Ok(count)
     }
 }
 

@@ -88,6 +88,13 @@ impl QuietStore {
     }
 }
 
+/// The provider of a store that no server uses, without the services on it.
+pub(crate) async fn quiet_provider(settings: &Settings) -> anyhow::Result<Provider> {
+    check_places(settings)?;
+    let locked = provider::lock(settings).await.map_err(in_use)?;
+    Provider::open(settings, locked).await
+}
+
 /// Errors: a place does not exist, or has no store of this release. A command makes none.
 fn check_places(settings: &Settings) -> anyhow::Result<()> {
     ensure!(

@@ -1,6 +1,7 @@
 //! The routes below `/v1`: one file per kind of thing that a client calls.
 
 pub(crate) mod applications;
+pub(crate) mod backup;
 pub(crate) mod effects;
 mod key_page;
 pub(crate) mod open_transactions;

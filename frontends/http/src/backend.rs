@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use transactions::{Engine, model::Call, peers::more_time_for};
 
 use crate::{
+    api::backup::Backups,
     body::Budget,
     open_volumes::OpenVolumes,
     problem::{Kind, Problem},
@@ -119,6 +120,11 @@ impl Backend {
     /// The volumes. Errors: [`Kind::Unavailable`] until they are served.
     pub(crate) fn volumes(&self) -> Result<&OpenVolumes, Problem> {
         running(&self.services.volumes)
+    }
+
+    /// Takes backups. Errors: [`Kind::Unavailable`] until the store is open.
+    pub(crate) fn backups(&self) -> Result<&Arc<dyn Backups>, Problem> {
+        running(&self.services.backups)
     }
 
     /// Serves volumes to other servers. Errors: [`Kind::Unavailable`] until they are served, and

@@ -47,6 +47,7 @@ pub mod status;
 mod volume_peers;
 mod volume_transactions;
 
+pub use api::backup::Backups;
 pub use backend::{Backend, Limits};
 pub use in_process::InProcessRouter;
 pub use of_invocation::OfInvocation;

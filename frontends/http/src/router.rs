@@ -34,6 +34,7 @@ pub(crate) fn router(snapshot: Shared, backend: Arc<Backend>, rules: Rules) -> R
         .merge(peers::routes())
         .merge(api::applications::routes())
         .merge(api::queues::routes())
+        .merge(api::backup::routes())
         .merge(api::open_transactions::routes())
         .merge(api::volumes::routes())
         .merge(gateway::below_prefix())

@@ -16,7 +16,8 @@ use ports::{Clock, Entropy};
 use transactions::{Engine, serializable::Volumes};
 
 use crate::{
-    open_volumes::OpenVolumes, volume_peers::VolumePeers, volume_transactions::VolumeTransactions,
+    api::backup::Backups, open_volumes::OpenVolumes, volume_peers::VolumePeers,
+    volume_transactions::VolumeTransactions,
 };
 
 /// Holds the services once they run.
@@ -28,6 +29,7 @@ pub struct Services {
     pub(crate) volumes: OnceLock<OpenVolumes>,
     pub(crate) volume_transactions: OnceLock<VolumeTransactions>,
     pub(crate) volume_peers: OnceLock<Arc<dyn VolumePeers>>,
+    pub(crate) backups: OnceLock<Arc<dyn Backups>>,
     is_stopping: AtomicBool,
 }
 
@@ -65,6 +67,11 @@ impl Services {
     /// Serves volumes to other servers of the store from now on. Call it once.
     pub fn provide_volume_peers(&self, peers: Arc<dyn VolumePeers>) {
         self.volume_peers.set(peers).expect(ONCE);
+    }
+
+    /// Takes backups from now on. Call it once.
+    pub fn provide_backups(&self, backups: Arc<dyn Backups>) {
+        self.backups.set(backups).expect(ONCE);
     }
 
     /// Refuses, from now on, requests of clients that run a function.

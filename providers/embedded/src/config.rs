@@ -43,6 +43,10 @@ pub struct Config {
     /// they detect this.
     #[doc(hidden)]
     pub skip_block_checksums: bool,
+    /// Deletes objects although a backup reads them, so that its test can prove that it detects
+    /// this.
+    #[doc(hidden)]
+    pub release_deleted_objects: bool,
 }
 
 impl Config {
@@ -74,6 +78,7 @@ impl Default for Config {
             queue_limits: QUEUE_LIMITS,
             acknowledge_before_sync: false,
             skip_block_checksums: false,
+            release_deleted_objects: false,
         }
     }
 }

@@ -18,6 +18,7 @@
     reason = "clocks and threads live in providers"
 )]
 
+pub mod backup;
 mod ballast;
 mod checkpoint_store;
 mod config;
@@ -199,6 +200,9 @@ impl Embedded {
         let mut objects = opened.inspect_err(|_| engine.shut_down(false))?;
         if engine.parts.config.acknowledge_before_sync {
             objects = objects.acknowledging_before_sync();
+        }
+        if engine.parts.config.release_deleted_objects {
+            objects = objects.releasing_deleted();
         }
         Ok(Self { engine, objects })
     }

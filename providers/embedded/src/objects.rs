@@ -19,6 +19,7 @@
 //! callers, and are left to the local store.
 //!
 //! Files meet a full disk by themselves, independent of the journal's reserve ([`mod@room`]).
+//! Deletions keep files that a backup reads ([`mod@hold`]).
 
 use std::{fmt, fs, io, ops::Range, path::Path, sync::Arc, thread};
 
@@ -49,10 +50,11 @@ use crate::{
 
 mod durable_names;
 mod early_sync;
+mod hold;
 mod room;
 mod root;
 
-pub(crate) use self::durable_names::Writers;
+pub(crate) use self::{durable_names::Writers, hold::Hold};
 
 type Result<T, E = ObjectError> = std::result::Result<T, E>;
 
@@ -71,6 +73,8 @@ pub struct ObjectDirectory {
     root: Arc<Root>,
     /// Whether names are not synced: a broken variant for tests.
     trusts_names: bool,
+    /// Whether deletions ignore a hold: a broken variant for tests.
+    releases_deleted: bool,
     room: Arc<Room>,
 }
 
@@ -108,6 +112,7 @@ pub(crate) fn open(
         room: Room::new(Arc::clone(&root), storage),
         root,
         trusts_names: false,
+        releases_deleted: false,
     })
 }
 
@@ -117,6 +122,14 @@ impl ObjectDirectory {
         Self {
             files: self.files.with_fsync(false),
             trusts_names: true,
+            ..self
+        }
+    }
+
+    /// Breaks the promise of backups: objects are deleted although a backup reads them.
+    pub(crate) fn releasing_deleted(self) -> Self {
+        Self {
+            releases_deleted: true,
             ..self
         }
     }
@@ -208,6 +221,16 @@ impl ObjectDirectory {
         }
         let file = self.files.path_to_filesystem(path)?;
         self.blocking(move |objects| sync(&objects.names, &file))
+            .await
+    }
+
+    /// Keeps the content of an object for a backup in progress, before it is deleted.
+    async fn keep_for_backup(&self, path: &ObjectPath) -> Result<()> {
+        if !self.names.held.is_on() || self.releases_deleted {
+            return Ok(());
+        }
+        let file = self.files.path_to_filesystem(path)?;
+        self.blocking(move |objects| objects.names.held.keep(&file))
             .await
     }
 
@@ -325,7 +348,16 @@ impl ObjectStore for ObjectDirectory {
         paths: BoxStream<'static, Result<ObjectPath>>,
     ) -> BoxStream<'static, Result<ObjectPath>> {
         let objects = self.clone();
-        let deleted = self.files.delete_stream(paths).then(move |deleted| {
+        let kept = paths.then(move |path| {
+            let objects = objects.clone();
+            async move {
+                let path = path?;
+                objects.keep_for_backup(&path).await?;
+                Ok(path)
+            }
+        });
+        let objects = self.clone();
+        let deleted = self.files.delete_stream(kept.boxed()).then(move |deleted| {
             let objects = objects.clone();
             async move {
                 if let Err(ObjectError::NotFound { .. }) = deleted {

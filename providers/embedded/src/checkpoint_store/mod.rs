@@ -12,7 +12,10 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -113,6 +116,9 @@ pub(crate) struct CheckpointStore {
     database: Mutex<Option<Database>>,
     /// The last damage met.
     damage: Mutex<Option<Damage>>,
+    /// Grows by two when the store is opened again or closed; odd while a checkpoint in parts is
+    /// incomplete.
+    interruptions: AtomicU64,
 }
 
 impl CheckpointStore {
@@ -130,6 +136,7 @@ impl CheckpointStore {
             },
             database: Mutex::default(),
             damage: Mutex::default(),
+            interruptions: AtomicU64::default(),
         };
         checkpoint_store
             .create()
@@ -177,6 +184,8 @@ impl CheckpointStore {
     /// Opens the store again. The caller must have dropped every [`View`].
     pub(crate) fn reopen(&self) -> Result<(), StoreError> {
         let mut database = self.database.lock();
+        // Views of a backup may still be open, and must not be used any more.
+        self.interruptions.fetch_add(2, Ordering::SeqCst);
         drop(database.take());
         let file = self.storage.open(&self.path).map_err(boxed)?;
         let opened = Blocks::open(file, &self.path, self.salt, Writes::Kept)
@@ -254,8 +263,29 @@ impl CheckpointStore {
         Ok(disk.saturating_sub(stats.allocated_pages() * blocks::SLOT_BYTES))
     }
 
+    /// A number that changes before a view may stop being the state at its end; none while a view
+    /// would not be one.
+    pub(crate) fn interruptions(&self) -> Option<u64> {
+        let count = self.interruptions.load(Ordering::SeqCst);
+        count.is_multiple_of(2).then_some(count)
+    }
+
+    /// Notes that a checkpoint in parts begins: until it ends, the store is ahead of the end that
+    /// it records.
+    pub(crate) fn begin_parts(&self) {
+        self.interruptions.fetch_or(1, Ordering::SeqCst);
+    }
+
+    /// Notes that a whole checkpoint ended.
+    pub(crate) fn end_parts(&self) {
+        if self.interruptions().is_none() {
+            self.interruptions.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
     /// Closes the store.
     pub(crate) fn close(&self) {
+        self.interruptions.fetch_add(2, Ordering::SeqCst);
         drop(self.database.lock().take());
     }
 }

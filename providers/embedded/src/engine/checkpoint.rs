@@ -223,6 +223,7 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
         }
         folded => folded?,
     }
+    engine.parts.checkpoint_store.end_parts();
     let view = engine.parts.checkpoint_store.view()?;
     let cache = Arc::clone(&engine.state().store.cache);
     refresh_cache(&cache, &job.generation);

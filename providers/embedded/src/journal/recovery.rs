@@ -290,7 +290,8 @@ impl Reading {
     /// Checks that no segment is missing between the checkpoint and the end.
     fn check_row(&mut self, segments: &[OpenedSegment], directory: &Path) -> Result<(), OpenError> {
         let Some(first) = segments.first() else {
-            if self.over_store {
+            // A restored store has no journal before its first start.
+            if self.over_store && self.checkpoint_end.sequence > 0 {
                 return Err(OpenError::Damaged {
                     file: directory.to_owned(),
                     offset: 0,

@@ -19,6 +19,7 @@ use std::{
 
 use parking_lot::Mutex;
 
+use super::hold::Held;
 use crate::storage::{Storage, cannot_be_asked, is_about_room};
 
 /// How many directories are remembered as durable. Beyond that all are forgotten, and synced again.
@@ -55,6 +56,8 @@ pub(super) struct DurableNames {
     writers: Writers,
     /// The number of puts in progress of each file.
     staged: Arc<Mutex<BTreeMap<PathBuf, usize>>>,
+    /// The files that are kept for a backup.
+    pub(super) held: Arc<Held>,
 }
 
 /// A put in progress. The sweep leaves its staged file until this is dropped.
@@ -87,6 +90,7 @@ impl DurableNames {
             is_swept,
             writers,
             staged: Arc::default(),
+            held: Arc::default(),
         }
     }
 
@@ -257,6 +261,7 @@ impl DurableNames {
             if kind.is_dir() {
                 is_durable &= self.sweep_below(&path, staged_before);
             } else if let Some(object) = staged_for(&path)
+                && !self.held.has(&path)
                 && (self.writers == Writers::ThisProcess || is_older(&entry, staged_before))
             {
                 self.remove_staged(&path, &object);

@@ -7,6 +7,7 @@
 
 use embedded::storage::{Storage, StorageFile};
 
+mod backup;
 mod ballast;
 mod child;
 mod contract;

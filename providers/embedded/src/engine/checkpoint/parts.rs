@@ -35,6 +35,7 @@ pub(super) fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
         .view()?
         .map_or(CheckpointEnd::default(), |view| view.checkpoint_end);
     let (smaller, larger) = split_by_growth(engine, job)?;
+    engine.parts.checkpoint_store.begin_parts();
     engine
         .parts
         .ballast

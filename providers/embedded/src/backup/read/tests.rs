@@ -1,0 +1,197 @@
+use std::fs;
+
+use super::super::{Target, frames::FrameWriter, restore};
+use super::*;
+
+/// A small backup of a record and an object, with a part that compresses.
+fn backup(object: &ObjectHead) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut frames = FrameWriter::begin(&mut out).expect("memory takes it");
+    let head = Head {
+        taken_ms: 7,
+        incarnation: 3,
+        position: 9,
+        absent_at: Some("s3://bucket".to_owned()),
+    };
+    let key = Bytes::from_static(b"\x04queue");
+    let records = vec![(key, Bytes::from_static(b"a message"))];
+    let written = frames
+        .value(Kind::Head, &head)
+        .and_then(|()| frames.value(Kind::Records, &records))
+        .and_then(|()| frames.value(Kind::Object, object))
+        .and_then(|()| frames.frame(Kind::Data, &vec![1; object.bytes as usize]))
+        .and_then(|()| frames.value(Kind::Absent, &ObjectHead::default()));
+    written.expect("memory takes it");
+    let end = End {
+        records: 1,
+        objects: 1,
+        object_bytes: object.bytes,
+        absent_objects: 1,
+        ..End::default()
+    };
+    frames.end(end).expect("memory takes it");
+    out
+}
+
+fn object(place: &str, name: &str) -> ObjectHead {
+    ObjectHead {
+        place: place.to_owned(),
+        name: name.to_owned(),
+        bytes: 500,
+    }
+}
+
+#[test]
+fn a_backup_is_verified_and_counted() {
+    let bytes = backup(&object("objects", "a/b"));
+    assert!(bytes.len() < 500, "it is compressed");
+    let found = verify(&*bytes).expect("it is whole");
+    let expected = Contents {
+        written_by: env!("CARGO_PKG_VERSION").to_owned(),
+        taken_ms: 7,
+        records: 1,
+        objects: 1,
+        object_bytes: 500,
+        absent_objects: 1,
+        absent_at: Some("s3://bucket".to_owned()),
+        bytes: bytes.len() as u64,
+    };
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_cut_or_flipped_or_longer_backup_is_refused() {
+    let whole = backup(&object("objects", "a/b"));
+    for length in 0..whole.len() {
+        verify(&whole[..length]).expect_err("it is cut off");
+        let mut flipped = whole.clone();
+        flipped[length] ^= 1 << (length % 8);
+        verify(&*flipped).expect_err("a bit is flipped");
+    }
+    match verify(&whole[..whole.len() - 1]) {
+        Err(BackupError::CutOff { frame, .. }) => assert_eq!(frame, 6),
+        other => panic!("{other:?}"),
+    }
+    let longer = [&*whole, b"x"].concat();
+    match verify(&*longer) {
+        Err(BackupError::Damaged { offset, .. }) => assert_eq!(offset, whole.len() as u64),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Frames with right checksums, but hostile content.
+#[test]
+fn any_frames_are_refused_without_a_panic() {
+    let mut state = 1_u64;
+    let mut next = move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as u8
+    };
+    for _ in 0..2_000 {
+        let mut out = Vec::new();
+        let mut frames = FrameWriter::begin(&mut out).expect("memory takes it");
+        frames
+            .value(Kind::Head, &Head::default())
+            .expect("memory takes it");
+        for _ in 0..next() % 4 {
+            let kinds = [
+                Kind::Records,
+                Kind::Object,
+                Kind::Data,
+                Kind::Absent,
+                Kind::End,
+            ];
+            let kind = kinds[usize::from(next()) % kinds.len()];
+            let content: Vec<u8> = (0..next() % 40).map(|_| next()).collect();
+            frames.frame(kind, &content).expect("memory takes it");
+        }
+        verify(&*out).expect_err("it has no right end");
+    }
+}
+
+#[test]
+fn a_frame_that_claims_to_be_huge_takes_no_memory() {
+    let whole = backup(&object("objects", "a"));
+    let line = whole
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .expect("a line")
+        + 1;
+    let mut huge = whole[..line].to_vec();
+    huge.push(Kind::Records as u8);
+    huge.extend([0xff; 12]);
+    let refused = verify(&*huge).expect_err("it is too long").to_string();
+    assert!(
+        refused.contains("frame 1") && refused.contains("too large"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_backup_of_another_format_is_refused_by_the_release_that_wrote_it() {
+    let said = "landfast backup 2 store 9 by 0.7.1 check ";
+    let line = format!("{said}{:08x}\n", crc32fast::hash(said.as_bytes()));
+    let refused = verify(line.as_bytes())
+        .expect_err("it is newer")
+        .to_string();
+    assert!(
+        refused.contains("Landfast 0.7.1 wrote this backup in format 2/9"),
+        "{refused}"
+    );
+    let damaged = line.replace('9', "8");
+    assert!(matches!(
+        verify(damaged.as_bytes()),
+        Err(BackupError::NotABackup)
+    ));
+    assert!(matches!(
+        verify(&b"\x1f\x8b"[..]),
+        Err(BackupError::NotABackup)
+    ));
+}
+
+#[test]
+fn an_object_never_lies_outside_of_the_target() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let places = [
+        ("objects", "../../escaped"),
+        ("objects", "/escaped"),
+        ("objects", ""),
+        ("../escaped", "a"),
+        (".", "../escaped"),
+    ];
+    for (place, name) in places {
+        let target = Target {
+            data_dir: directory.path().join("a/data"),
+            named: None,
+        };
+        let refused = restore(&*backup(&object(place, name)), &target);
+        assert!(
+            matches!(refused, Err(BackupError::Refused(_))),
+            "{place} {name}"
+        );
+        let left = fs::read_dir(directory.path().join("a")).expect("it lists");
+        assert_eq!(left.count(), 0, "{place} {name}");
+    }
+    assert_eq!(fs::read_dir(directory.path()).expect("it lists").count(), 1);
+}
+
+#[test]
+fn a_target_in_use_is_left_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("mine"), "any").expect("the disk has room");
+    let target = Target {
+        data_dir: directory.path().to_owned(),
+        named: None,
+    };
+    let bytes = backup(&object("objects", "a"));
+    let refused = restore(&*bytes, &target)
+        .expect_err("it is in use")
+        .to_string();
+    assert!(refused.contains("is not empty"), "{refused}");
+    assert_eq!(
+        fs::read(directory.path().join("mine")).expect("kept"),
+        b"any"
+    );
+}
