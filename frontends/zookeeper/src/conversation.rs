@@ -16,12 +16,12 @@ use coordination::model::{Output, Request};
 
 use crate::{
     authentication::Authentication,
-    figures::LastReply,
     framing::{Frames, LengthOutOfRange},
     jute::{
         Malformed, Operation, reply,
         request::{self, Fault},
     },
+    latency::LastReply,
     statistics::Tally,
 };
 

@@ -10,8 +10,9 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, net::SocketAddr, path::Pat
 use coordination::model::{SessionId, Sizes};
 
 use crate::{
-    figures::{Figures, LastReply, Latency},
+    figures::Figures,
     jute::Operation,
+    latency::{LastReply, Latency},
     shared::Shared,
 };
 

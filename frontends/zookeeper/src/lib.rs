@@ -44,6 +44,7 @@ mod four_letter_words;
 pub mod framing;
 #[doc(hidden)]
 pub mod jute;
+mod latency;
 mod open_connections;
 mod peer;
 mod peer_log;

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::figures::{LastReply, Latency};
+use crate::latency::{LastReply, Latency};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
