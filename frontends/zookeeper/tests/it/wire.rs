@@ -523,18 +523,6 @@ fn an_operation_that_is_not_offered_is_refused_and_the_conversation_goes_on() {
         .concat();
         assert_eq!(wire.ask(&both).len(), 2, "{opcode}");
     }
-    let persistent = [
-        long(1),
-        int(0),
-        int(0),
-        int(0),
-        strings(&["/p".to_owned()]),
-        int(0),
-    ];
-    assert_eq!(
-        decoded(105, &persistent),
-        Request::Refuse(Error::Unimplemented)
-    );
 }
 
 /// Point 24: opcode 1 makes containers too, and no znodes with a time to live. Flags are checked
