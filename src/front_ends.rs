@@ -205,7 +205,8 @@ impl FrontEnds {
         let config = zookeeper_frontend::Config {
             secure,
             requires_authentication: security.zookeeper_requires_authentication,
-            super_digest: super_digest.map(|Secret(digest)| digest),
+            super_digest: super_digest
+                .map(|Secret(digest)| zookeeper_frontend::authentication::SuperDigest(digest)),
             connections_max: self.connections.zookeeper,
             connections_per_address_max: settings.zookeeper_connections_per_address,
             packet_bytes_max: settings.zookeeper_packet_bytes_max,

@@ -270,12 +270,7 @@ impl Options {
                 .zookeeper_container_check_ms
                 .map_or(CONTAINER_CHECK, Duration::from_millis),
             zookeeper_enforces_quotas: options.zookeeper_enforce_quota.unwrap_or_default(),
-            zookeeper_four_letter_words: options
-                .zookeeper_four_letter_words
-                .clone()
-                .unwrap_or_else(|| {
-                    vec![zookeeper_frontend::Config::FOUR_LETTER_WORDS_DEFAULT.to_owned()]
-                }),
+            zookeeper_four_letter_words: options.four_letter_words(),
             http: options.http.unwrap_or(Listen::loopback(7600)),
             s3: options.s3.unwrap_or(Listen::loopback(7601)),
             memory: options.memory()?,
@@ -305,6 +300,13 @@ impl Options {
             "--zookeeper, --http, --s3 and --routes are all off: nothing would be served"
         );
         Ok(settings)
+    }
+
+    fn four_letter_words(&self) -> Vec<String> {
+        let default = zookeeper_frontend::Config::FOUR_LETTER_WORDS_DEFAULT;
+        self.zookeeper_four_letter_words
+            .clone()
+            .unwrap_or_else(|| vec![default.to_owned()])
     }
 
     fn read(path: &Path) -> anyhow::Result<Self> {

@@ -4,7 +4,7 @@
 //! the user's name and a hash of both. ACLs name such identities, so no accounts are stored. One
 //! configured identity is also `super`, which every ACL permits.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use coordination::model::Identity;
@@ -13,11 +13,21 @@ use coordination::model::Identity;
 /// updates. An authentication beyond this fails.
 const IDENTITIES_BYTES_MAX: usize = 4096;
 
+/// The identity that every ACL permits: `super:` and the digest of its password. Never logged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SuperDigest(pub String);
+
+impl fmt::Debug for SuperDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(digest)")
+    }
+}
+
 /// What a connection has proved, and what it must prove.
 #[derive(Debug)]
 pub struct Authentication {
     peer: Vec<Identity>,
-    super_digest: Option<String>,
+    super_digest: Option<SuperDigest>,
     is_required: bool,
     proved_bytes: usize,
     has_proved: bool,
@@ -29,7 +39,7 @@ impl Authentication {
     pub fn new(
         address: IpAddr,
         subject: Option<String>,
-        super_digest: Option<String>,
+        super_digest: Option<SuperDigest>,
         is_required: bool,
     ) -> Self {
         let has_proved = subject.is_some();
@@ -80,7 +90,10 @@ impl Authentication {
         let user = proof.split(':').next().unwrap_or_default();
         let hash = sha1_smol::Sha1::from(proof.as_bytes()).digest();
         let id = format!("{user}:{}", STANDARD.encode(hash.bytes()));
-        let is_super = self.super_digest.as_ref() == Some(&id);
+        let is_super = self
+            .super_digest
+            .as_ref()
+            .is_some_and(|digest| digest.0 == id);
         let mut proved = vec![identity("digest", id)];
         if is_super {
             proved.insert(0, identity("super", String::new()));

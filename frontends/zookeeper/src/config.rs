@@ -4,6 +4,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use listener::Tls;
 
+use crate::authentication::SuperDigest;
+
 /// The front end's address and bounds.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -16,7 +18,7 @@ pub struct Config {
     pub requires_authentication: bool,
     /// The account that every ACL permits, as `super:` and the digest of its password. (ZooKeeper:
     /// `zookeeper.DigestAuthenticationProvider.superDigest`.)
-    pub super_digest: Option<String>,
+    pub super_digest: Option<SuperDigest>,
     /// ZooKeeper's `jute.maxbuffer`, in bytes. A longer packet of a client closes its connection.
     /// The server's packets may be longer. At most [`Config::PACKET_BYTES_LIMIT`].
     pub packet_bytes_max: usize,

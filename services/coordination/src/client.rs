@@ -475,8 +475,7 @@ impl Client {
         let Some(Pending::Read { tag, mut request }) = self.pending.pop_front() else {
             unreachable!("the caller checked that the head is a read")
         };
-        let is_forgetful = self.tail.env.breaks(Broken::ForgetsRestoredWatches);
-        let whole = is_forgetful.then(|| request.clone());
+        let whole = self.forgetful_copy(&request);
         if let Request::Authenticate(identities) = &request {
             // In its place: the requests before it have the identities of before.
             self.add_identities(identities);
@@ -524,6 +523,12 @@ impl Client {
         // process gets a turn.
         let zxid = self.tail.applied();
         Ok(self.block(tag, request, zxid))
+    }
+
+    /// The whole request, in the mutant that starts it again from its beginning.
+    fn forgetful_copy(&self, request: &Request) -> Option<Request> {
+        let is_forgetful = self.tail.env.breaks(Broken::ForgetsRestoredWatches);
+        is_forgetful.then(|| request.clone())
     }
 
     /// The result of a read, and the least zxid at which it may be placed.

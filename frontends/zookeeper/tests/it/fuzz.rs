@@ -170,6 +170,22 @@ fn connect(rng: &mut Rng) -> Vec<u8> {
     frame(&body)
 }
 
+fn some_create(rng: &mut Rng, path: String) -> Request {
+    let acl = (0..rng.i32(0..4)).map(|permissions| Acl {
+        permissions,
+        scheme: text(rng),
+        id: text(rng),
+    });
+    let acl = acl.collect();
+    Request::Create {
+        path,
+        data: data(rng),
+        acl,
+        lifetime: [Lifetime::Persistent, Lifetime::Ephemeral][rng.usize(..2)],
+        naming: [Naming::Given, Naming::Sequential][rng.usize(..2)],
+    }
+}
+
 fn some_request(rng: &mut Rng) -> Request {
     let path = text(rng);
     let version = rng.i32(-2..5);
@@ -179,27 +195,7 @@ fn some_request(rng: &mut Rng) -> Request {
         Watching::No
     };
     match rng.u8(0..15) {
-        0 => Request::Create {
-            path,
-            data: data(rng),
-            acl: (0..rng.i32(0..4))
-                .map(|permissions| Acl {
-                    permissions,
-                    scheme: text(rng),
-                    id: text(rng),
-                })
-                .collect(),
-            lifetime: if rng.bool() {
-                Lifetime::Persistent
-            } else {
-                Lifetime::Ephemeral
-            },
-            naming: if rng.bool() {
-                Naming::Given
-            } else {
-                Naming::Sequential
-            },
-        },
+        0 => some_create(rng, path),
         1 => Request::Delete { path, version },
         2 => Request::SetData {
             path,

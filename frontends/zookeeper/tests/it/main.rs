@@ -11,4 +11,5 @@ mod requests;
 mod round_trips;
 mod tls;
 mod wire;
+mod wire_authentication;
 mod wire_watches;

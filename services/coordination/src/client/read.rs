@@ -249,25 +249,7 @@ impl Gathered {
 async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<ReadResult> {
     let since = tail.applied();
     match request {
-        Request::Exists { path, watching } => {
-            let (node, zxid, correction) = node(tail, path).await?;
-            let result = match node {
-                _ if path.contains('\0') => Err(Error::BadArguments),
-                Some(node) => asker
-                    .check(&node, access::READ)
-                    .map(|()| Response::Stat(node.stat)),
-                None => Err(Error::NoNode),
-            };
-            let watch = match result {
-                Err(Error::NotAuthorized) => None,
-                _ => aspect(*watching, Aspect::Data),
-            };
-            let found = ReadResult {
-                correction,
-                ..ReadResult::of(since, zxid, result)
-            };
-            Ok(found.with_target(path, watch))
-        }
+        Request::Exists { path, watching } => read_existence(tail, asker, path, *watching).await,
         Request::GetData { path, watching } => read_data(tail, asker, path, *watching).await,
         Request::GetChildren { path, watching } => {
             read_children(tail, asker, path, *watching).await
@@ -347,6 +329,32 @@ fn missing(since: Zxid, zxid: Zxid, path: &str, correction: Correction) -> ReadR
 /// The result for a znode that the connection may not read, which sets no watch.
 fn refused(since: Zxid, zxid: Zxid, path: &str, error: Error) -> ReadResult {
     ReadResult::of(since, zxid, Err(error)).with_target(path, None)
+}
+
+async fn read_existence(
+    tail: &Tail,
+    asker: Asker<'_>,
+    path: &str,
+    watching: Watching,
+) -> Result<ReadResult> {
+    let since = tail.applied();
+    let (node, zxid, correction) = node(tail, path).await?;
+    let result = match node {
+        _ if path.contains('\0') => Err(Error::BadArguments),
+        Some(node) => asker
+            .check(&node, access::READ)
+            .map(|()| Response::Stat(node.stat)),
+        None => Err(Error::NoNode),
+    };
+    let watch = match result {
+        Err(Error::NotAuthorized) => None,
+        _ => aspect(watching, Aspect::Data),
+    };
+    let found = ReadResult {
+        correction,
+        ..ReadResult::of(since, zxid, result)
+    };
+    Ok(found.with_target(path, watch))
 }
 
 async fn read_data(
