@@ -160,7 +160,7 @@ struct Changes {
 impl Changes {
     fn add(&mut self, key: RecordKey, earlier: &Stored, changed: Stored, below: bool) {
         self.has_additions |= changed.item.is_some() || earlier.item.is_none();
-        let record = record_of(changed).map(|item| Record::Item(item));
+        let record = record_of(changed).map(Record::Item);
         self.bytes += entry_bound(&key, record.as_ref());
         self.records.push((key, record, below));
     }
