@@ -16,10 +16,12 @@ pub enum Workload {
     Mix,
     /// `create` of a new node, then `delete` of it; each counts as one operation.
     CreateDelete,
+    /// A multi that sets 100 nodes; it counts as one operation.
+    Multi,
 }
 
 impl Workload {
-    /// In the order of the table.
+    /// The usual ones, in the order of the table.
     pub const ALL: [Self; 4] = [Self::Get, Self::Set, Self::Mix, Self::CreateDelete];
 }
 
@@ -30,6 +32,7 @@ impl fmt::Display for Workload {
             Self::Set => "set",
             Self::Mix => "mix 90/10",
             Self::CreateDelete => "create+delete",
+            Self::Multi => "multi of 100",
         })
     }
 }
@@ -144,6 +147,17 @@ pub struct Machine {
     pub date: String,
 }
 
+/// A measure beside the rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measure {
+    /// What is measured, with its unit.
+    pub name: String,
+    /// The peer's figure, if it has one.
+    pub zookeeper: Option<f64>,
+    /// Ours, or that of the machine.
+    pub landfast: Option<f64>,
+}
+
 /// All results of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -157,6 +171,19 @@ pub struct Report {
     pub landfast: Option<Footprint>,
     /// The rows, in the order they were measured.
     pub rows: Vec<Row>,
+    /// The measures beside them.
+    pub measures: Vec<Measure>,
+}
+
+impl Report {
+    /// Adds a measure beside the rows: ZooKeeper's figure, then ours.
+    pub fn add(&mut self, name: impl Into<String>, [zookeeper, landfast]: [Option<f64>; 2]) {
+        self.measures.push(Measure {
+            name: name.into(),
+            zookeeper,
+            landfast,
+        });
+    }
 }
 
 #[cfg(test)]

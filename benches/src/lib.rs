@@ -8,13 +8,14 @@
 //!
 //! Reading order: [`wire`] (requests as bytes), [`load`] (connections and their measurements),
 //! [`server`] (the processes under test), [`figures`] (results), then [`table`] and [`chart`]
-//! (presentation). Apart from them are [`latency`], which measures inside one process,
+//! (presentation). [`coordination`] has the measures beside the rows. Apart from them are [`latency`], which measures inside one process,
 //! [`transactions`], [`workflows`], [`memory`](crate::memory) and [`files`].
 
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
 pub mod chart;
 pub mod connection;
+pub mod coordination;
 mod drawing;
 pub mod figures;
 pub mod files;

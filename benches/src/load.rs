@@ -32,6 +32,11 @@ use crate::{
 const PARENT: &str = "/bench";
 /// The body of a get's reply, beside the data: the data's length and a Stat.
 const STAT_BYTES: usize = 68;
+/// Nodes that one multi sets, and the body of its reply: a header and a Stat for each, and an end.
+const MULTI_NODES: usize = 100;
+const MULTI_REPLY_BYTES: usize = MULTI_NODES * (9 + STAT_BYTES) + 9;
+/// Bytes that a multi sets in each node.
+const MULTI_NODE_BYTES: usize = 100;
 const SESSION_TIMEOUT_MS: i32 = 30_000;
 /// Latencies above this bound are recorded as the bound.
 const LATENCY_US_MAX: u64 = 60_000_000;
@@ -199,6 +204,8 @@ struct Requests {
     workload: Workload,
     gets: Vec<Vec<u8>>,
     sets: Vec<Vec<u8>>,
+    /// Only for that workload.
+    multis: Vec<Vec<u8>>,
     data: Vec<u8>,
     get_reply_bytes: usize,
 }
@@ -207,8 +214,18 @@ impl Requests {
     fn new(workload: Workload, plan: Plan) -> Self {
         let data = data(plan.node_bytes);
         let paths: Vec<String> = (0..plan.nodes).map(node_path).collect();
+        let wanted = if workload == Workload::Multi {
+            &paths[..]
+        } else {
+            &[]
+        };
+        let multis = wanted.chunks_exact(MULTI_NODES).map(|paths| {
+            let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+            wire::multi_set(&paths, &data[..MULTI_NODE_BYTES.min(data.len())])
+        });
         Self {
             workload,
+            multis: multis.collect(),
             gets: paths.iter().map(|path| wire::get_data(path)).collect(),
             sets: paths
                 .iter()
@@ -280,9 +297,13 @@ impl Connection {
     fn send_read_or_set(&mut self, chance: u64) {
         let requests = &self.requests;
         let node = (chance / 100) as usize % requests.gets.len();
+        if requests.workload == Workload::Multi {
+            let multi = &requests.multis[node % requests.multis.len()];
+            return self.session.send_copy(multi, MULTI_REPLY_BYTES);
+        }
         let writes = match requests.workload {
             Workload::Get => false,
-            Workload::Set => true,
+            Workload::Set | Workload::Multi => true,
             Workload::Mix | Workload::CreateDelete => chance % 100 < 10,
         };
         if writes {
@@ -443,6 +464,7 @@ fn data(bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-fn node_path(node: usize) -> String {
+/// The path of a run's node.
+pub fn node_path(node: usize) -> String {
     format!("{PARENT}/k{node:06}")
 }

@@ -394,7 +394,8 @@ pub(crate) fn fresh(path: &Path) -> Result<PathBuf> {
     Ok(path.canonicalize()?)
 }
 
-pub(crate) fn free_address() -> io::Result<SocketAddr> {
+/// A loopback address that no other server uses now.
+pub fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 

@@ -65,9 +65,34 @@ pub fn markdown(report: &Report) -> String {
             ratio(row.cpu_ratio()),
         ]
     }));
-    grid(&mut text, &cells);
+    if !report.rows.is_empty() {
+        grid(&mut text, &cells);
+    }
     text.push_str("\nOf two columns under one name the left is ZooKeeper's. C x P: connections x requests outstanding on each.\n");
+    if !report.measures.is_empty() {
+        text.push('\n');
+        grid(&mut text, &measures(report));
+    }
     text
+}
+
+fn measures(report: &Report) -> Vec<Vec<String>> {
+    let figure = |figure: Option<f64>| match figure {
+        None => String::new(),
+        Some(figure) if figure >= 1000.0 => thousands(figure),
+        Some(figure) => format!("{figure:.2}"),
+    };
+    let mut cells = vec![strings(["measure", "ZooKeeper", "Landfast", "ratio"])];
+    cells.extend(report.measures.iter().map(|measure| {
+        let both = measure.landfast.zip(measure.zookeeper);
+        vec![
+            measure.name.clone(),
+            figure(measure.zookeeper),
+            figure(measure.landfast),
+            ratio(both.map(|(ours, peers)| ours / peers)),
+        ]
+    }));
+    cells
 }
 
 /// Cells as an aligned Markdown table whose first row is the head.

@@ -1,4 +1,4 @@
-//! The five ZooKeeper requests the benchmark sends, as bytes.
+//! The ZooKeeper requests the benchmark sends, as bytes.
 //!
 //! Requests are encoded once and copied. Only the xid (and a create's name) is rewritten, so that
 //! the generator's share of two cores stays small. This is no client library: it has no watches,
@@ -13,6 +13,8 @@ const CREATE: i32 = 1;
 const DELETE: i32 = 2;
 const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
+const PING: i32 = 11;
+const MULTI: i32 = 14;
 const CLOSE_SESSION: i32 = -11;
 
 /// The longest accepted reply; a longer one is an error of the server.
@@ -70,6 +72,37 @@ pub fn set_data(path: &str, data: &[u8]) -> Vec<u8> {
     packet.buffer(path.as_bytes());
     packet.buffer(data);
     packet.int(-1);
+    packet.finish()
+}
+
+/// Replace the data of every node in `paths` at once, at any version.
+pub fn multi_set(paths: &[&str], data: &[u8]) -> Vec<u8> {
+    let mut packet = Packet::request(MULTI);
+    for path in paths {
+        packet.multi_header(SET_DATA, false);
+        packet.buffer(path.as_bytes());
+        packet.buffer(data);
+        packet.int(-1);
+    }
+    packet.multi_header(-1, true);
+    packet.finish()
+}
+
+/// Sign of life of a session; its xid stays as it is here.
+pub fn ping() -> Vec<u8> {
+    let mut packet = Packet::request(PING).finish();
+    set_xid(&mut packet, -2);
+    packet
+}
+
+/// The answer to [`connect`].
+pub fn connected(session: i64) -> Vec<u8> {
+    let mut packet = Packet::new();
+    packet.int(0); // protocol version
+    packet.int(30_000);
+    packet.long(session);
+    packet.buffer(&[0; 16]);
+    packet.0.push(0); // not read-only
     packet.finish()
 }
 
@@ -164,6 +197,12 @@ impl Packet {
 
     fn long(&mut self, value: i64) {
         self.0.extend_from_slice(&value.to_be_bytes());
+    }
+
+    fn multi_header(&mut self, kind: i32, is_end: bool) {
+        self.int(kind);
+        self.0.push(u8::from(is_end));
+        self.int(-1);
     }
 
     fn buffer(&mut self, bytes: &[u8]) {

@@ -8,20 +8,24 @@
 
 use std::{
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use benches::{
     chart,
+    coordination::{disk, echo, sessions::Sessions},
     figures::{Load, Machine, Report, Row, Shape, Workload},
     load::{self, Measured, Plan},
-    server::Process,
+    server::{self, Process},
     table,
 };
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// The load on both servers before the first cell, so that the JVM has compiled the measured code.
 const FIRST_SHAPE: Shape = Shape {
@@ -29,6 +33,15 @@ const FIRST_SHAPE: Shape = Shape {
     outstanding: 16,
 };
 const FIRST_LOAD: Duration = Duration::from_secs(8);
+
+/// The directory of both servers with `--tmpfs`.
+const TMPFS: &str = "/dev/shm/landfast-bench";
+/// How often all watchers are notified.
+const NOTIFICATIONS: usize = 5;
+/// Bytes of data in the znodes whose memory is measured.
+const MEMORY_NODE_BYTES: usize = 100;
+/// Descriptors beside those of the sessions.
+const DESCRIPTORS_MORE: u64 = 1000;
 
 /// Puts the same load on Landfast and on Apache ZooKeeper and prints both, side by side.
 #[derive(Debug, Parser)]
@@ -43,6 +56,21 @@ struct Arguments {
     /// Directory of the data directories, the logs and zookeeper.json.
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
+    /// Keep the data of both servers in memory, in /dev/shm instead of `--directory`.
+    #[arg(long)]
+    tmpfs: bool,
+    /// What to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Part::ALL)]
+    parts: Vec<Part>,
+    /// Open sessions of the parts `watchers` and `memory`.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    sessions: u32,
+    /// Znodes of the part `memory`.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    znodes: u32,
+    /// Only serve as the echo server, at this address.
+    #[arg(long, hide = true, value_name = "ADDRESS")]
+    serve_echo: Option<SocketAddr>,
     /// Measure only one of the two.
     #[arg(long, value_enum)]
     only: Option<Server>,
@@ -77,18 +105,55 @@ struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Throughput, latency and CPU of each workload and shape.
+    Rows,
+    /// The median time of fdatasync, before and after the rows.
+    Disk,
+    /// The rows of sets against a server that only answers.
+    Echo,
+    /// Many sessions that watch one znode: from a set until the last event.
+    Watchers,
+    /// Resident memory with many znodes, and with many open sessions beside them.
+    Memory,
+}
+
+impl Part {
+    const ALL: [Self; 5] = [
+        Self::Rows,
+        Self::Disk,
+        Self::Echo,
+        Self::Watchers,
+        Self::Memory,
+    ];
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.to_possible_value();
+        f.write_str(name.as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Server {
     Zookeeper,
     Landfast,
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let mut arguments = Arguments::parse();
+    if arguments.tmpfs {
+        arguments.directory = TMPFS.into();
+    }
     // One thread: the generator must leave the rest of the machine to the server.
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?
-        .block_on(run(&arguments))
+        .build()?;
+    match arguments.serve_echo {
+        Some(address) => runtime.block_on(echo::serve(address)),
+        None => runtime.block_on(run(&arguments)),
+    }
 }
 
 async fn run(arguments: &Arguments) -> Result<()> {
@@ -103,17 +168,82 @@ async fn run(arguments: &Arguments) -> Result<()> {
         !plan.measure.is_zero(),
         "--measure must be longer than nothing"
     );
-    let machine = Machine::here()?;
-    let zookeeper = if arguments.only == Some(Server::Landfast) {
-        None
-    } else {
-        Some(Process::zookeeper(&arguments.zookeeper, &arguments.directory).await?)
+    ensure!(
+        arguments.nodes >= 100 || !arguments.workloads.contains(&Workload::Multi),
+        "a multi sets 100 nodes; raise --nodes"
+    );
+    let mut report = Report {
+        command: std::iter::once("bench-zookeeper".to_owned())
+            .chain(std::env::args().skip(1))
+            .collect::<Vec<_>>()
+            .join(" "),
+        machine: Machine::here()?,
+        zookeeper: None,
+        landfast: None,
+        rows: Vec::new(),
+        measures: Vec::new(),
     };
-    let landfast = if arguments.only == Some(Server::Zookeeper) {
-        None
-    } else {
-        Some(Process::landfast(&arguments.landfast, &arguments.directory).await?)
-    };
+    measure_disk(arguments, &mut report)?;
+    if arguments.measures(Part::Rows) {
+        measure_rows(arguments, plan, &mut report).await?;
+    }
+    if arguments.measures(Part::Echo) {
+        measure_echo(arguments, plan, &mut report).await?;
+    }
+    if arguments.measures(Part::Watchers) {
+        measure_watchers(arguments, &mut report).await?;
+    }
+    if arguments.measures(Part::Memory) {
+        measure_memory(arguments, &mut report).await?;
+    }
+    measure_disk(arguments, &mut report)?;
+    show(arguments, &report)
+}
+
+impl Arguments {
+    fn measures(&self, part: Part) -> bool {
+        self.parts.contains(&part)
+    }
+
+    /// Starts the wanted servers, each with an empty directory: ZooKeeper, then Landfast.
+    async fn start(&self) -> Result<[Option<Process>; 2]> {
+        let zookeeper = match self.only {
+            Some(Server::Landfast) => None,
+            _ => Some(Process::zookeeper(&self.zookeeper, &self.directory).await?),
+        };
+        let landfast = match self.only {
+            Some(Server::Zookeeper) => None,
+            _ => Some(Process::landfast(&self.landfast, &self.directory).await?),
+        };
+        Ok([zookeeper, landfast])
+    }
+}
+
+fn measure_disk(arguments: &Arguments, report: &mut Report) -> Result<()> {
+    if !arguments.measures(Part::Disk) {
+        return Ok(());
+    }
+    let p50 = disk::fdatasync_p50(&arguments.directory)?;
+    report.add(
+        "fdatasync of 4 KiB, p50 ms",
+        [None, Some(p50.as_secs_f64() * 1e3)],
+    );
+    if report.measures.len() > 1 {
+        return Ok(());
+    }
+    for shape in &arguments.shapes {
+        let outstanding = (shape.connections * shape.outstanding) as f64;
+        let bound = outstanding / p50.as_secs_f64();
+        report.add(
+            format!("outstanding / fdatasync, {shape}"),
+            [None, Some(bound)],
+        );
+    }
+    Ok(())
+}
+
+async fn measure_rows(arguments: &Arguments, plan: Plan, report: &mut Report) -> Result<()> {
+    let [zookeeper, landfast] = arguments.start().await?;
     for server in [&zookeeper, &landfast].into_iter().flatten() {
         load::prepare(server.address, plan).await?;
         load::run(
@@ -128,22 +258,100 @@ async fn run(arguments: &Arguments) -> Result<()> {
         .await?;
         server.pause()?;
     }
-    let rows = measure(arguments, plan, zookeeper.as_ref(), landfast.as_ref()).await?;
-    let report = Report {
-        command: std::iter::once("bench-zookeeper".to_owned())
-            .chain(std::env::args().skip(1))
-            .collect::<Vec<_>>()
-            .join(" "),
-        machine,
-        zookeeper: zookeeper.as_ref().map(Process::footprint).transpose()?,
-        landfast: landfast.as_ref().map(Process::footprint).transpose()?,
-        rows,
-    };
+    report.rows = measure(arguments, plan, zookeeper.as_ref(), landfast.as_ref()).await?;
+    report.zookeeper = zookeeper.as_ref().map(Process::footprint).transpose()?;
+    report.landfast = landfast.as_ref().map(Process::footprint).transpose()?;
     for server in [zookeeper, landfast].into_iter().flatten() {
         server.resume()?;
         server.stop().await?;
     }
-    show(arguments, &report)
+    Ok(())
+}
+
+/// The same sets against a server that only answers.
+async fn measure_echo(arguments: &Arguments, plan: Plan, report: &mut Report) -> Result<()> {
+    let address = server::free_address()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--serve-echo", &address.to_string()]);
+    let log = arguments.directory.join("echo.log");
+    let server = Process::peer("echo", command, address, &log).await?;
+    for &shape in &arguments.shapes {
+        let load = load::run(&server, Workload::Set, shape, plan).await?.load();
+        let name = format!("set on an echo server, {shape}, per second");
+        report.add(name, [None, Some(load.operations_per_second)]);
+    }
+    server.stop().await
+}
+
+async fn measure_watchers(arguments: &Arguments, report: &mut Report) -> Result<()> {
+    allow_descriptors(u64::from(arguments.sessions))?;
+    let mut found = [const { Vec::new() }; 2];
+    for (server, times) in arguments.start().await?.into_iter().zip(&mut found) {
+        let Some(server) = server else { continue };
+        load::prepare(server.address, one_znode()).await?;
+        let mut sessions = Sessions::open(server.address, arguments.sessions as usize).await?;
+        for _ in 0..NOTIFICATIONS {
+            let elapsed = sessions.notify_all(&load::node_path(0)).await?;
+            times.push(elapsed.as_secs_f64() * 1e3);
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        drop(sessions);
+        server.stop().await?;
+    }
+    let name = format!("{} watchers notified, median ms", arguments.sessions);
+    report.add(
+        name,
+        found.map(|times| times.get(NOTIFICATIONS / 2).copied()),
+    );
+    Ok(())
+}
+
+async fn measure_memory(arguments: &Arguments, report: &mut Report) -> Result<()> {
+    allow_descriptors(u64::from(arguments.sessions))?;
+    let (mut of_znodes, mut of_both) = ([None; 2], [None; 2]);
+    let megabytes =
+        |server: &Process| Ok::<_, anyhow::Error>(server.resident_bytes()? as f64 / 1e6);
+    for (index, server) in arguments.start().await?.into_iter().enumerate() {
+        let Some(server) = server else { continue };
+        let znodes = Plan {
+            nodes: arguments.znodes as usize,
+            ..one_znode()
+        };
+        load::prepare(server.address, znodes).await?;
+        of_znodes[index] = Some(megabytes(&server)?);
+        let mut sessions = Sessions::open(server.address, arguments.sessions as usize).await?;
+        sessions.ping().await?;
+        of_both[index] = Some(megabytes(&server)?);
+        drop(sessions);
+        server.stop().await?;
+    }
+    let (znodes, sessions) = (arguments.znodes, arguments.sessions);
+    report.add(format!("RSS with {znodes} znodes, MB"), of_znodes);
+    report.add(
+        format!("RSS with {sessions} open sessions beside them, MB"),
+        of_both,
+    );
+    Ok(())
+}
+
+fn one_znode() -> Plan {
+    Plan {
+        nodes: 1,
+        node_bytes: MEMORY_NODE_BYTES,
+        warm_up: Duration::ZERO,
+        measure: Duration::ZERO,
+    }
+}
+
+/// Lets this process and its servers have a descriptor for each of `sessions`.
+fn allow_descriptors(sessions: u64) -> Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let wanted = soft.max(sessions + DESCRIPTORS_MORE);
+    ensure!(
+        wanted <= hard,
+        "{sessions} sessions need {wanted} descriptors, and the limit is {hard}"
+    );
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)?)
 }
 
 async fn measure(

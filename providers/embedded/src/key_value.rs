@@ -78,7 +78,7 @@ impl KeyValue for Items {
         check_key(key, &LIMITS)?;
         let mut state = self.engine.serving()?;
         let found = state.store.item(&item_key(key))?;
-        let value = found.item.and_then(|item| item.stored.item.clone());
+        let value = found.item.and_then(|item| item.stored.item);
         Ok(Read {
             value,
             point: state.store.point(),
@@ -160,7 +160,7 @@ struct Changes {
 impl Changes {
     fn add(&mut self, key: RecordKey, earlier: &Stored, changed: Stored, below: bool) {
         self.has_additions |= changed.item.is_some() || earlier.item.is_none();
-        let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
+        let record = record_of(changed).map(Record::Item);
         self.bytes += entry_bound(&key, record.as_ref());
         self.records.push((key, record, below));
     }
@@ -184,7 +184,7 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
     store.check_dependency(update.depends_on)?;
     let key = item_key(&update.key);
     let found = store.item(&key)?;
-    let present = stored(found.item.as_deref());
+    let present = stored(found.item.as_ref());
     let changed = match evaluate(present, update, &LIMITS)? {
         Evaluated::Changed(changed) => changed,
         kept => {
@@ -220,7 +220,7 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
         let found = store.item(&key)?;
-        let present = stored(found.item.as_deref());
+        let present = stored(found.item.as_ref());
         match evaluate(present, update, &LIMITS)? {
             Evaluated::Refused => {
                 let item = present.item.clone();

@@ -159,15 +159,11 @@ impl Distributor {
     }
 
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<()> {
-        let mut decided = Vec::with_capacity(deliveries.len());
-        for delivery in deliveries {
-            decided.push(decode::<Decided>(&delivery.body, "a decided request")?);
-        }
         let mut guard = self.warm.lock().await;
         // Taken out, so that a failure or the death of this invocation leaves none, and the next
         // one starts cold.
         if let Some(warm) = guard.take().and_then(still_valid) {
-            match self.process(warm, decided.clone()).await {
+            match self.process(warm, decided(deliveries)?).await {
                 Ok(warm) => {
                     *guard = Some(warm);
                     return Ok(());
@@ -179,7 +175,7 @@ impl Distributor {
             }
         }
         let warm = self.take_over().await?;
-        *guard = Some(self.process(warm, decided).await?);
+        *guard = Some(self.process(warm, decided(deliveries)?).await?);
         Ok(())
     }
 
@@ -423,6 +419,14 @@ impl Distributor {
         warm.advance(step);
         Ok(())
     }
+}
+
+/// The decided requests in these messages. A second attempt decodes them again, because it is rare.
+fn decided(deliveries: &[Delivery]) -> Result<Vec<Decided>> {
+    let bodies = deliveries.iter().map(|delivery| &delivery.body);
+    bodies
+        .map(|body| decode(body, "a decided request"))
+        .collect()
 }
 
 /// The state of an earlier invocation, unless a store has restarted since and may have lost what

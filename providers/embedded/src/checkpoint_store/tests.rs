@@ -19,7 +19,7 @@ fn memory(expires_ms: u64) -> Record {
         version: Version(3),
         memory: None,
     };
-    Record::Item(Arc::new(StoredItem { stored, expires_ms }))
+    Record::Item(StoredItem { stored, expires_ms })
 }
 
 fn key(name: &'static str) -> RecordKey {

@@ -124,7 +124,7 @@ pub(crate) struct Attempts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
     Incarnations(Arc<Vec<(u64, u64)>>),
-    Item(Arc<StoredItem>),
+    Item(StoredItem),
     Queue(Arc<QueueRecord>),
     Message(Bytes),
     Attempts(Arc<Attempts>),

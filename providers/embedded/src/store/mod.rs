@@ -35,14 +35,14 @@ mod walk;
 pub(crate) use self::room::UseReserve;
 
 /// Items as in the checkpoint store, by key.
-pub(crate) type ItemCache = Cache<Bytes, Arc<StoredItem>, ItemWeight>;
+pub(crate) type ItemCache = Cache<Bytes, StoredItem, ItemWeight>;
 
 /// Weighs a cached item by its memory.
 #[derive(Debug, Clone)]
 pub(crate) struct ItemWeight;
 
-impl Weighter<Bytes, Arc<StoredItem>> for ItemWeight {
-    fn weight(&self, key: &Bytes, item: &Arc<StoredItem>) -> u64 {
+impl Weighter<Bytes, StoredItem> for ItemWeight {
+    fn weight(&self, key: &Bytes, item: &StoredItem) -> u64 {
         const FIXED: usize = 200;
         (FIXED + key.len() + item.bytes_len()) as u64
     }
@@ -98,7 +98,7 @@ pub(crate) struct Store {
 /// The result of a lookup of an item.
 #[derive(Debug)]
 pub(crate) struct Lookup {
-    pub(crate) item: Option<Arc<StoredItem>>,
+    pub(crate) item: Option<StoredItem>,
     /// Whether a lower level may hold it, so that a deletion must be written.
     pub(crate) below: bool,
 }
@@ -207,7 +207,7 @@ impl Store {
     /// never created.
     pub(crate) fn item(&mut self, key: &RecordKey) -> Result<Lookup> {
         let found = match self.overlay.get(key) {
-            Known::Present(Record::Item(item)) => Some(Arc::clone(item)),
+            Known::Present(Record::Item(item)) => Some(item.clone()),
             Known::Present(_) => return Err(undecodable(key)),
             Known::Deleted => None,
             Known::Nothing => self.clean_item(key)?,
@@ -218,7 +218,7 @@ impl Store {
         })
     }
 
-    fn clean_item(&mut self, key: &RecordKey) -> Result<Option<Arc<StoredItem>>> {
+    fn clean_item(&mut self, key: &RecordKey) -> Result<Option<StoredItem>> {
         if self.view.is_none() && !self.is_view_lost {
             return Ok(None);
         }
@@ -228,7 +228,7 @@ impl Store {
         match self.record(key)? {
             None => Ok(None),
             Some(Record::Item(item)) => {
-                self.cache.insert(key.key.clone(), Arc::clone(&item));
+                self.cache.insert(key.key.clone(), item.clone());
                 Ok(Some(item))
             }
             Some(_) => Err(undecodable(key)),
@@ -322,7 +322,7 @@ pub(crate) fn refresh_cache(cache: &ItemCache, generation: &Generation) {
         .filter(|(key, _)| key.table == Table::Item)
     {
         match &slot.record {
-            Some(Record::Item(item)) => cache.insert(key.key.clone(), Arc::clone(item)),
+            Some(Record::Item(item)) => cache.insert(key.key.clone(), item.clone()),
             _ => {
                 cache.remove(&key.key);
             }

@@ -24,7 +24,7 @@ fn any(table: Table, random: &mut fastrand::Rng) -> Record {
                 .map(|number| (number, random.u64(..)))
                 .collect(),
         )),
-        Table::Item => Record::Item(Arc::new(any_item(random))),
+        Table::Item => Record::Item(any_item(random)),
         Table::Deduplication => Record::Deduplication(random.u64(..)),
         Table::Queue => Record::Queue(Arc::new(QueueRecord {
             id: random.u32(..),
