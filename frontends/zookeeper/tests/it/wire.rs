@@ -4,12 +4,11 @@ use bytes::{Bytes, BytesMut};
 use coordination::{
     Error,
     model::{
-        Acl, Connect, EventKind, Identity, Lifetime, Naming, Output, Password, Request, Response,
-        SessionId, Stat, Watching, Zxid,
+        Acl, Connect, EventKind, Lifetime, Naming, Output, Password, Request, Response, SessionId,
+        Stat, Watching, Zxid,
     },
 };
 use zookeeper_frontend::{
-    authentication::Authentication,
     conversation::Conversation,
     framing::Frames,
     jute::{
@@ -24,9 +23,9 @@ use crate::requests::{buffer, frame, int, long, string, strings};
 
 /// A conversation in bytes.
 pub(crate) struct Wire {
-    frames: Frames,
+    pub(crate) frames: Frames,
     pub(crate) conversation: Conversation,
-    written: BytesMut,
+    pub(crate) written: BytesMut,
 }
 
 impl Wire {

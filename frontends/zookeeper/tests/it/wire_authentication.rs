@@ -4,8 +4,12 @@ use coordination::{
     Error,
     model::{Identity, Request, Response},
 };
-use zookeeper_frontend::{authentication::Authentication, conversation::Conversation};
+use zookeeper_frontend::{
+    authentication::Authentication, conversation::Conversation, framing::Frames,
+    jute::request::Fault,
+};
 
+use crate::drive::conversation;
 use crate::requests::{buffer, frame, int, string};
 use crate::wire::Wire;
 
