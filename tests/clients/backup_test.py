@@ -6,8 +6,10 @@ import resource
 import signal
 import subprocess
 import threading
+from http.client import HTTPException
 
 import pytest
+from botocore.exceptions import BotoCoreError
 from kazoo.exceptions import KazooException, NoNodeError
 
 import http_api
@@ -72,7 +74,7 @@ def _until_stopped(stop, step):
             number += 1
             try:
                 step(number)
-            except (KazooException, OSError, AssertionError):
+            except (KazooException, BotoCoreError, HTTPException, OSError, AssertionError):
                 return
             done[0] = number
 
@@ -132,7 +134,9 @@ def a_backup_under_load_is_of_one_moment(server, run, restored, clients, tmp_pat
     assert (left, left >= reached[0]) == (int(after.get("/right")[0]), True)
     left = int(api.state("left"))
     assert (left, left >= reached[1]) == (int(api.state("right")), True)
-    content = run(copy, "files", "get", "demo", "file", "-").stdout
+    got = run(copy, "files", "get", "demo", "file", tmp_path / "file")
+    assert got.returncode == 0, got.stderr
+    content = (tmp_path / "file").read_bytes()
     assert len(content) == 2 * MIB and content == content[:1] * len(content)
     content = s3.get_object(Bucket="bucket", Key="k")["Body"].read()
     number = content[: len(content) // 10_000]
