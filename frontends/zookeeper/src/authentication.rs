@@ -127,7 +127,7 @@ mod tests {
     fn of(address: &str) -> Authentication {
         let digest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4=".to_owned();
         let address = address.parse().expect("an address");
-        Authentication::new(address, None, Some(digest), false)
+        Authentication::new(address, None, Some(SuperDigest(digest)), false)
     }
 
     fn ids(proved: Option<Vec<Identity>>) -> Vec<String> {

@@ -7,16 +7,16 @@
 use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
-    io::{self, Read as _, Write as _},
+    io::{self, Read, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Component, Path, PathBuf},
 };
 
 use super::{
-    FILES, NAMED, Target,
+    Contents, FILES, NAMED, Target,
     error::BackupError,
     frames::{Head, ObjectHead},
-    read::Sink,
+    read::{Sink, read},
 };
 use crate::{
     Config,
@@ -212,6 +212,18 @@ impl Restoring {
         };
         below(&directory, &object.name)
     }
+}
+
+/// Restores a backup to directories that are missing or empty. The content is written beside them,
+/// read back, made durable, and renamed at the end, the data directory last.
+///
+/// Errors: as those of [`super::verify`], a target that is in use, a full disk. Nothing is left then, but
+/// a restored directory of named objects if the last rename fails.
+pub fn restore(input: impl Read, target: &Target) -> Result<Contents> {
+    let mut restoring = Restoring::begin(target)?;
+    let contents = read(input, &mut restoring)?;
+    restoring.finish(contents.records)?;
+    Ok(contents)
 }
 
 impl Sink for Restoring {
