@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use transactions::{Engine, model::Call, peers::more_time_for};
 
 use crate::{
-    api::backup::Backups,
+    backups::Backups,
     body::Budget,
     open_volumes::OpenVolumes,
     problem::{Kind, Problem},

@@ -23,6 +23,7 @@
 
 mod api;
 mod backend;
+mod backups;
 mod body;
 mod gateway;
 mod guard;
@@ -47,8 +48,8 @@ pub mod status;
 mod volume_peers;
 mod volume_transactions;
 
-pub use api::backup::Backups;
 pub use backend::{Backend, Limits};
+pub use backups::Backups;
 pub use in_process::InProcessRouter;
 pub use of_invocation::OfInvocation;
 pub use peers::HttpPeers;

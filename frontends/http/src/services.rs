@@ -16,7 +16,7 @@ use ports::{Clock, Entropy};
 use transactions::{Engine, serializable::Volumes};
 
 use crate::{
-    api::backup::Backups, open_volumes::OpenVolumes, volume_peers::VolumePeers,
+    backups::Backups, open_volumes::OpenVolumes, volume_peers::VolumePeers,
     volume_transactions::VolumeTransactions,
 };
 

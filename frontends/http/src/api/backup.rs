@@ -3,7 +3,7 @@
 //! The response begins before the backup is known to succeed. Its last frame says whether it did,
 //! so a client verifies what it received.
 
-use std::{fmt, io, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -12,8 +12,6 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
-use bytes::Bytes;
-use futures_util::stream::BoxStream;
 
 use crate::{
     backend::Backend,
@@ -24,12 +22,6 @@ use crate::{
 /// The header by which a browser tells which page sent a request.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 const TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
-
-/// Takes backups of the store.
-pub trait Backups: fmt::Debug + Send + Sync {
-    /// Begins a backup. It ends when the stream is dropped. Errors: why this store has none.
-    fn begin(&self) -> Result<BoxStream<'static, io::Result<Bytes>>, String>;
-}
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
     Router::new().route("/v1/backup", get(back_up))

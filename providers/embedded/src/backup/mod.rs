@@ -35,10 +35,7 @@ use std::{path::PathBuf, sync::Arc};
 use ports::objects::ObjectStore;
 use serde::Serialize;
 
-pub use self::{
-    error::BackupError,
-    read::{restore, verify},
-};
+pub use self::{error::BackupError, read::verify, restore::restore};
 use crate::ObjectDirectory;
 
 /// The place of the objects in the data directory.

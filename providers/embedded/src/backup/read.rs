@@ -5,10 +5,9 @@ use std::io::Read;
 use bytes::Bytes;
 
 use super::{
-    Contents, Target,
+    Contents,
     error::BackupError,
     frames::{End, FrameReader, Head, Kind, ObjectHead},
-    restore::Restoring,
 };
 use crate::records::{Record, RecordKey};
 
@@ -45,19 +44,8 @@ pub fn verify(input: impl Read) -> Result<Contents> {
     read(input, &mut Nowhere)
 }
 
-/// Restores a backup to directories that are missing or empty. The content is written beside them,
-/// read back, made durable, and renamed at the end, the data directory last.
-///
-/// Errors: as those of [`verify`], a target that is in use, a full disk. Nothing is left then, but
-/// a restored directory of named objects if the last rename fails.
-pub fn restore(input: impl Read, target: &Target) -> Result<Contents> {
-    let mut restoring = Restoring::begin(target)?;
-    let contents = read(input, &mut restoring)?;
-    restoring.finish(contents.records)?;
-    Ok(contents)
-}
-
-fn read(input: impl Read, sink: &mut dyn Sink) -> Result<Contents> {
+/// Reads a whole backup into `sink`.
+pub(super) fn read(input: impl Read, sink: &mut dyn Sink) -> Result<Contents> {
     let mut frames = FrameReader::begin(input)?;
     let mut reading = Reading {
         contents: Contents {
