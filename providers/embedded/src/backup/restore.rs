@@ -39,18 +39,6 @@ const UNFINISHED: &str = ".restoring";
 
 type Result<T> = std::result::Result<T, BackupError>;
 
-/// Restores a backup to directories that are missing or empty. The content is written beside them,
-/// read back, made durable, and renamed at the end, the data directory last.
-///
-/// Errors: as those of [`verify`](super::verify), a target that is in use, a full disk. Nothing is left then, but
-/// a restored directory of named objects if the last rename fails.
-pub fn restore(input: impl Read, target: &Target) -> Result<Contents> {
-    let mut restoring = Restoring::begin(target)?;
-    let contents = read(input, &mut restoring)?;
-    restoring.finish(contents.records)?;
-    Ok(contents)
-}
-
 /// A directory that gets its name at the end.
 #[derive(Debug)]
 struct Staged {
@@ -129,7 +117,7 @@ struct Writing {
 
 /// A store that is being restored.
 #[derive(Debug)]
-struct Restoring {
+pub(super) struct Restoring {
     data_dir: Staged,
     named: Option<Staged>,
     store: CheckpointStore,
@@ -141,7 +129,7 @@ struct Restoring {
 }
 
 impl Restoring {
-    fn begin(target: &Target) -> Result<Self> {
+    pub(super) fn begin(target: &Target) -> Result<Self> {
         let data_dir = Staged::make(&target.data_dir)?;
         let named = target.named.as_deref().map(Staged::make).transpose()?;
         let path = &data_dir.path;
@@ -164,7 +152,7 @@ impl Restoring {
     }
 
     /// Reads the store back, which must have this many records, and gives it its name.
-    fn finish(mut self, records: u64) -> Result<()> {
+    pub(super) fn finish(mut self, records: u64) -> Result<()> {
         self.flush()?;
         self.store.close();
         let path = &self.data_dir.path;
