@@ -67,6 +67,9 @@ const SLOTS_TRIMMED: usize = 256;
 /// contains each path up to three times, and its entries take space too.
 const SLOT_PATHS_PART: usize = 8;
 
+/// A slot ends once it has the maximum slot size divided by this. One more entry still fits.
+const SLOT_ENOUGH_PART: usize = 2;
+
 #[derive(Debug)]
 pub(crate) struct Distributor {
     env: Arc<Environment>,
@@ -205,21 +208,20 @@ impl Distributor {
         self.remove_late_objects(&known, &mut warm).await?;
         let mut rest = ordered.next.as_slice();
         while !rest.is_empty() {
-            let (some, others) =
-                rest.split_at(numbering::slot_len(rest, self.slot_path_bytes_max()));
-            self.distribute(&mut warm, some).await?;
-            rest = others;
+            let most = numbering::slot_len(rest, self.slot_bytes_max() / SLOT_PATHS_PART);
+            let done = self.distribute(&mut warm, &rest[..most]).await?;
+            rest = &rest[done..];
         }
         Ok(warm)
     }
 
     /// A slot must fit into an item of the log and into a call of the watch function.
-    fn slot_path_bytes_max(&self) -> usize {
+    fn slot_bytes_max(&self) -> usize {
         let Parts {
             system, functions, ..
         } = &self.env.parts;
         let payload_bytes_max = functions.limits().payload_bytes_max;
-        system.limits().item_bytes_max.min(payload_bytes_max) / SLOT_PATHS_PART
+        system.limits().item_bytes_max.min(payload_bytes_max)
     }
 
     async fn ordered(
@@ -238,7 +240,12 @@ impl Distributor {
         order::ordered(&mut warm.system, &mut warm.applied, arrived).await
     }
 
-    async fn distribute(&self, warm: &mut WarmState, ordered: &[Decided]) -> Result<(), Stopped> {
+    /// Distributes the first requests of `ordered`, as many as fit into a slot. Returns their number.
+    async fn distribute(
+        &self,
+        warm: &mut WarmState,
+        ordered: &[Decided],
+    ) -> Result<usize, Stopped> {
         let first = Zxid(warm.zxid.0 + 1);
         self.externalize_names(warm, ordered).await?;
         let quotas = match &mut warm.quotas {
@@ -246,7 +253,9 @@ impl Distributor {
             none => none.insert(Quotas::load(&self.region).await?),
         };
         let sums = Sums::Computed(quotas);
-        let numbered = numbering::number(&self.region, first, ordered, sums).await?;
+        let enough = self.slot_bytes_max() / SLOT_ENOUGH_PART;
+        let numbered = numbering::number(&self.region, first, ordered, sums, enough).await?;
+        let ordered = &ordered[..numbered.slot.entries.len()];
         let encoded = encode(&numbered.slot);
         // The slot is computed from the decisions and from the znodes as they were read for it.
         warm.system.observe_now()?;
@@ -267,7 +276,8 @@ impl Distributor {
         self.remove_index_entries(ordered, &warm.system).await;
         self.collect_garbage(garbage, &mut warm.items).await?;
         warm.advance(step);
-        Ok(trim(warm).await?)
+        trim(warm).await?;
+        Ok(ordered.len())
     }
 
     /// If objects will be named after decisions, waits until these decisions are durable. If a
@@ -408,7 +418,8 @@ impl Distributor {
                 Sums::Logged(&slot.statistics)
             };
             // Only the changes are computed again. The logged slot is final.
-            let numbered = numbering::number(&self.region, slot.first, &decided, sums).await?;
+            let numbered =
+                numbering::number(&self.region, slot.first, &decided, sums, usize::MAX).await?;
             garbage = self.apply(warm, step, &numbered).await?.to_vec();
         }
         settle(warm, &slot.entries).await?;

@@ -71,7 +71,7 @@ impl Gateway {
             let mut pages = session::Rows::of(shard);
             while let Some(rows) = pages.next_page(&mut store).await? {
                 for session in rows.iter().map(|row| row.session) {
-                    if !session.is_members() {
+                    if !session.is_members() && session != SessionId::SYSTEM {
                         let paths = ephemerals::first(&mut store, session, usize::MAX).await?;
                         sessions.insert(session, paths);
                     }

@@ -157,8 +157,9 @@ impl Heartbeat {
             // On a full disk the message cannot be sent, and sweeping frees space.
             self.sweep().await;
         }
-        if check_is_due {
-            self.send_to_self(EXPIRE).await?;
+        if check_is_due && self.send_to_self(EXPIRE).await.is_err() {
+            // Likewise.
+            self.expire().await;
         }
         Ok(())
     }

@@ -13,6 +13,9 @@ pub(crate) const ROOT: &str = "/zookeeper/quota";
 const LIMITS: &str = "/zookeeper_limits";
 const STATISTICS: &str = "/zookeeper_stats";
 
+/// A longer text is malformed. Each update below a quota logs its statistics.
+const TEXT_BYTES_MAX: usize = 1024;
+
 const COUNT: &str = "count";
 const BYTES: &str = "bytes";
 const COUNT_HARD: &str = "countHardLimit";
@@ -58,7 +61,11 @@ impl Amounts {
 
     /// The amounts in the data of a znode, or `None` if the text is malformed.
     pub(crate) fn parse(data: Option<&[u8]>) -> Option<Self> {
-        let text = std::str::from_utf8(data.unwrap_or_default()).ok()?;
+        let data = data.unwrap_or_default();
+        let text = std::str::from_utf8(data).ok()?;
+        if text.len() > TEXT_BYTES_MAX {
+            return None;
+        }
         let text = text.trim_end_matches([',', ';']);
         let mut amounts = BTreeMap::new();
         for pair in text.split([',', ';']).filter(|_| !text.is_empty()) {

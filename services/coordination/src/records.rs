@@ -121,7 +121,8 @@ pub enum Payload {
 }
 
 impl Payload {
-    fn inline_len(&self) -> usize {
+    /// The length of the bytes that it carries itself.
+    pub fn inline_len(&self) -> usize {
         match self {
             Self::Null => 0,
             Self::Inline(bytes) => bytes.len(),
@@ -419,6 +420,14 @@ impl Effect {
                 .flat_map(|part| part.effect.deleted())
                 .collect(),
             _ => Vec::new(),
+        }
+    }
+
+    /// The number of ephemerals that the end of a session deletes.
+    pub fn ended(&self) -> usize {
+        match self {
+            Self::Delete { paths } | Self::Close { paths } => paths.len(),
+            _ => 0,
         }
     }
 

@@ -42,7 +42,7 @@ use ports::{Event, Handler, Result, functions::Failure, queue::Delivery};
 
 use self::{
     batch::{Batch, PlanError},
-    plan::Plan,
+    plan::{Plan, Planned},
     tree::Asked,
 };
 pub(crate) use self::{
@@ -70,6 +70,10 @@ const BATCH_REQUESTS_MAX: usize = 64;
 /// The outcomes of one decision take at most the largest item divided by this, because the row
 /// holds a few such batches.
 const BATCH_BYTES_PART: usize = 8;
+
+/// A multi, or a part of a session's end, takes at most the largest item divided by this, as a
+/// decision and as an entry of a slot. A slot ends once it has half of that item.
+const DECISION_BYTES_PART: usize = 3;
 
 /// The paths of the ephemerals that one decision deletes take at most the largest item divided by
 /// this. The other data per path is a few times as long.
@@ -141,6 +145,7 @@ impl Writer {
             session,
             row,
             store,
+            ephemerals_max: CLOSE_EPHEMERALS_MAX,
         };
         // No client sends requests in an ended session. Only the heartbeat does, to finish the
         // session's end.
@@ -178,6 +183,8 @@ struct Turn<'writer> {
     session: SessionId,
     row: Row,
     store: TrackedStore,
+    /// The most ephemerals that the next decision of an end deletes.
+    ephemerals_max: usize,
 }
 
 impl<'writer> Turn<'writer> {
@@ -224,6 +231,13 @@ impl<'writer> Turn<'writer> {
                     return Err(error);
                 }
             };
+            if is_end
+                && let Ok(planned) = &outcome
+                && self.must_be_halved(planned, &batch)
+            {
+                self.store = batch.release().await?;
+                return Ok(0);
+            }
             batch.add(&submitted, self.now_ms(), outcome);
             done += 1;
             let is_large = batch.bytes_len * BATCH_BYTES_PART > self.item_bytes_max();
@@ -353,6 +367,7 @@ impl<'writer> Turn<'writer> {
         let asked = Asked {
             identities: &submitted.identities,
             now_ms: self.now_ms(),
+            bytes_max: self.decision_bytes_max(),
         };
         loop {
             let refusal = match plan::plan(&submitted.operation, asked, batch).await {
@@ -407,6 +422,25 @@ impl<'writer> Turn<'writer> {
         Ok(())
     }
 
+    /// The most bytes that one decision takes: a part of an item, because a row and a slot hold
+    /// several.
+    fn decision_bytes_max(&self) -> usize {
+        let functions = &self.writer.env.parts.functions;
+        let payload_bytes_max = functions.limits().payload_bytes_max;
+        self.item_bytes_max().min(payload_bytes_max) / DECISION_BYTES_PART
+    }
+
+    /// Whether an end is too large because of its znodes' ACLs. Then the next attempt takes half as
+    /// many ephemerals.
+    fn must_be_halved(&mut self, planned: &Planned, batch: &Batch<'_>) -> bool {
+        let count = planned.0.ended().min(self.ephemerals_max);
+        let is_too_large = count > 1 && batch.is_too_large(planned, self.decision_bytes_max());
+        if is_too_large {
+            self.ephemerals_max = count / 2;
+        }
+        is_too_large
+    }
+
     /// If a session's ephemerals do not fit into one decision, deletes some of them before the
     /// session ends. Returns true if it did so, or if the row has changed.
     ///
@@ -415,7 +449,7 @@ impl<'writer> Turn<'writer> {
     /// connection could resume the session with only part of its ephemerals.
     async fn end_in_parts(&mut self, submitted: &Submitted) -> Result<bool> {
         self.wait_for_part().await?;
-        let some = CLOSE_EPHEMERALS_MAX + 1;
+        let some = self.ephemerals_max + 1;
         let all = ephemerals::first(&mut self.store, self.session, some).await?;
         let bytes_max = self.item_bytes_max() / CLOSE_PATHS_PART;
         let mut bytes = 0;
@@ -426,7 +460,7 @@ impl<'writer> Turn<'writer> {
         };
         let part: Vec<String> = all
             .iter()
-            .take(CLOSE_EPHEMERALS_MAX)
+            .take(self.ephemerals_max)
             .take_while(fits)
             .cloned()
             .collect();
@@ -449,12 +483,16 @@ impl<'writer> Turn<'writer> {
                 unreachable!("{unplanned:?}: a batch without requests waits for its locks")
             }
         };
+        let planned = (Effect::Delete { paths }, touched);
+        if self.must_be_halved(&planned, &batch) {
+            self.store = batch.release().await?;
+            return Ok(true);
+        }
         let unnumbered = Submitted {
             request: 0,
             ..submitted.clone()
         };
-        let planned = Ok((Effect::Delete { paths }, touched));
-        batch.add(&unnumbered, self.now_ms(), planned);
+        batch.add(&unnumbered, self.now_ms(), Ok(planned));
         if self.commit(batch).await? {
             for path in &part {
                 // Some entries named no znode of this session. The session is closing and creates

@@ -31,6 +31,12 @@ use crate::{
 /// and in one request to a store.
 const SLOT_DATA_BYTES_MAX: usize = 32 << 20;
 
+/// The most bytes that an answer takes beside its path: a Stat, and the ids of its request.
+const ANSWER_BYTES: usize = 128;
+
+/// After so many requests other tasks of the process get a turn.
+const ENTRIES_WITHOUT_YIELD: usize = 64;
+
 #[derive(Debug)]
 pub(super) struct Numbered {
     pub(super) slot: Slot,
@@ -57,6 +63,28 @@ pub(super) fn slot_len(ordered: &[Decided], path_bytes_max: usize) -> usize {
     ordered.iter().take_while(fits).count().max(1)
 }
 
+/// An estimate of the encoded length of an entry.
+fn entry_len(entry: &LogEntry) -> usize {
+    let events = entry.events.iter();
+    let answers = match &entry.answer {
+        Ok(UpdateAnswer::Multi(answers)) => answers.len(),
+        _ => 1,
+    };
+    let created = |answer: &UpdateAnswer| match answer {
+        UpdateAnswer::Created { path, .. } => path.len(),
+        _ => 0,
+    };
+    let paths: usize = match &entry.answer {
+        Ok(UpdateAnswer::Multi(answers)) => answers.iter().map(created).sum(),
+        Ok(answer) => created(answer),
+        Err(_) => 0,
+    };
+    let events: usize = events
+        .map(|change| 8 + change.path.len() + change.acl.len())
+        .sum();
+    events + paths + answers * ANSWER_BYTES
+}
+
 /// Where the statistics of quotas come from.
 #[derive(Debug)]
 pub(super) enum Sums<'slot> {
@@ -66,12 +94,14 @@ pub(super) enum Sums<'slot> {
     Logged(&'slot [(String, Bytes)]),
 }
 
-/// Numbers the requests in `ordered`, beginning with `first`.
+/// Numbers the requests in `ordered`, beginning with `first`, until the slot has `bytes_max`. The
+/// slot then exceeds that by one entry at most.
 pub(super) async fn number(
     region: &UserStore,
     first: Zxid,
     ordered: &[Decided],
     sums: Sums<'_>,
+    bytes_max: usize,
 ) -> Result<Numbered> {
     let mut entries = Vec::with_capacity(ordered.len());
     let (quotas, logged) = match sums {
@@ -86,12 +116,21 @@ pub(super) async fn number(
         statistics: BTreeMap::new(),
         growth: Growth::default(),
     };
+    let mut bytes = 0;
     for (decided, zxid) in ordered.iter().zip(first.0..) {
-        entries.push(working.apply(Zxid(zxid), decided).await?);
+        let entry = working.apply(Zxid(zxid), decided).await?;
+        bytes += entry_len(&entry);
+        entries.push(entry);
         let temporaries = decided.temporaries.iter();
         working
             .garbage
             .extend(temporaries.map(|name| Bytes::copy_from_slice(name.as_bytes())));
+        if bytes + working.statistics_len() >= bytes_max {
+            break;
+        }
+        if entries.len() % ENTRIES_WITHOUT_YIELD == 0 {
+            tokio::task::yield_now().await;
+        }
     }
     for (path, text) in logged {
         let last = Zxid(first.0 + ordered.len() as i64 - 1);

@@ -16,6 +16,9 @@ use crate::{
 /// The shortest time between two warnings about one quota, in milliseconds.
 const WARN_AGAIN_AFTER_MS: i64 = 60_000;
 
+/// The most znodes below the quotas' root that are read. Clients can create any number there.
+const LOADED_MAX: usize = 100_000;
+
 /// The znodes that have a quota, with their limits. Malformed limits limit nothing.
 #[derive(Debug, Default)]
 pub(super) struct Quotas(BTreeMap<String, Limits>);
@@ -40,6 +43,13 @@ impl Quotas {
                     quotas.set(&path, region.load(&data).await?.flatten().as_ref());
                 }
                 waiting.push(path);
+            }
+            if waiting.len() + quotas.0.len() > LOADED_MAX {
+                tracing::error!(
+                    most = LOADED_MAX,
+                    "too many znodes below /zookeeper/quota; some quotas have no effect"
+                );
+                break;
             }
         }
         Ok(quotas)

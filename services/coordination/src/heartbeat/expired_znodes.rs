@@ -13,6 +13,7 @@ use crate::{
     queue_names,
     records::{Identities, Operation, Submitted, encode},
     storage::{expiring, session},
+    writer,
 };
 
 /// The most znodes that one check removes; the next one continues. It is ZooKeeper's
@@ -22,6 +23,11 @@ const REMOVALS_PER_CHECK_MAX: usize = 10_000;
 /// Requests the removal of all znodes that are due. Returns their number.
 pub(crate) async fn request_removals(env: &Environment) -> Result<usize> {
     let mut store = env.system();
+    // A store that fell back may have lost the message of a decided removal. No client's later
+    // request finishes it, as in other sessions.
+    if let Some(row) = session::get(&mut store, SessionId::SYSTEM).await? {
+        writer::finish_or_skip(&mut store, &*env.parts.queue, &row).await?;
+    }
     let now_ms = env.parts.clock.now().0 as i64;
     let due = expiring::due(&mut store, now_ms, REMOVALS_PER_CHECK_MAX).await?;
     if due.is_empty() {

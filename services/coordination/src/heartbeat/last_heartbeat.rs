@@ -69,6 +69,9 @@ struct Sighting {
 pub(crate) struct LastHeartbeats {
     pub(crate) incarnation: Incarnation,
     begun: Moment,
+    /// When the run that made these observations began, perhaps in another instance, on the wall
+    /// clock.
+    run_ms: i64,
     /// How far the wall clock was set since the run before; negative if it was set back.
     set_ms: i64,
     /// When this instance last stored its observations, on its monotonic clock. None if it never
@@ -94,6 +97,7 @@ impl LastHeartbeats {
         Self {
             incarnation,
             begun: now,
+            run_ms: now.wall_ms,
             swept_ms: now.wall_ms,
             ..Self::default()
         }
@@ -121,6 +125,7 @@ impl LastHeartbeats {
         Self {
             incarnation: stored.incarnation,
             begun: now,
+            run_ms: stored.begun_ms,
             swept_ms: stored.swept_ms,
             sightings,
             ..Self::default()
@@ -142,6 +147,7 @@ impl LastHeartbeats {
         Self {
             incarnation: self.incarnation,
             begun: now,
+            run_ms: now.wall_ms,
             set_ms,
             stored_ms: self.stored_ms,
             swept_ms: self.swept_ms,
@@ -189,8 +195,8 @@ impl LastHeartbeats {
     /// Whether a multiple of `period` on the wall clock lies between the run of `before` and this
     /// one.
     pub(crate) fn crosses(&self, before: &Self, period: Duration) -> bool {
-        let periods = |moment: Moment| moment.wall_ms / ms(period).max(1);
-        periods(before.begun) != periods(self.begun)
+        let periods = |wall_ms: i64| wall_ms / ms(period).max(1);
+        periods(before.run_ms) != periods(self.run_ms)
     }
 
     /// Whether the last sweep of temporary objects is at least `period` ago. If so, records a sweep

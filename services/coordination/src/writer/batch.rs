@@ -14,6 +14,7 @@
 //!   was planned from, in particular the locks.
 
 mod ancestor_lock;
+mod size;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -268,7 +269,8 @@ impl<'writer> Batch<'writer> {
             let before = before.and_then(NodeState::due_ms);
             match becomes.as_ref().map(NodeState::due_ms) {
                 Some(Some(due_ms))
-                    if before.is_none() && !self.breaks(Broken::IndexesWhenDecided) =>
+                    if before.is_none_or(|before| due_ms < before)
+                        && !self.breaks(Broken::IndexesWhenDecided) =>
                 {
                     expiring::add(&mut self.store, path, due_ms).await?;
                 }
@@ -352,6 +354,10 @@ impl<'writer> Batch<'writer> {
         for (place, path) in deleted.into_iter().enumerate() {
             let held = self.held.get(path).and_then(|held| held.becomes.as_ref());
             let Some(create) = held.and_then(NodeState::owner) else {
+                if held.is_none() {
+                    // An earlier part of the multi created it, perhaps as an ephemeral.
+                    self.deleted.push((self.next_id(), path.clone()));
+                }
                 continue;
             };
             let is_own = create.session == self.lock.holder.request.session;

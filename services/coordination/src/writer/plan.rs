@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
+
 use ports::key_value::Version;
 
 use super::{
@@ -186,11 +188,20 @@ async fn create(
 async fn multi(parts: &[Operation], asked: Asked<'_>, batch: &mut Batch<'_>) -> Plan {
     loop {
         batch.lock_all(known_paths(parts)).await?;
-        match parts_in_order(parts, asked, batch).await {
+        let planned = parts_in_order(parts, asked, batch).await;
+        let is_too_large = match &planned {
             // Now it is among the locks that are taken in path order.
-            Err(PlanError::Waited) => {}
-            planned => return planned,
+            Err(PlanError::Waited) => continue,
+            Ok(planned) => batch.is_too_large(planned, asked.bytes_max),
+            Err(PlanError::Refused(_)) => batch.is_refusal_too_large(asked.bytes_max),
+            Err(_) => false,
+        };
+        if is_too_large {
+            // The cause is its size, not the znodes, so it touches none of them.
+            batch.forget_planned_from();
+            return Err(Error::System.into());
         }
+        return planned;
     }
 }
 
@@ -219,9 +230,18 @@ async fn parts_in_order(parts: &[Operation], asked: Asked<'_>, batch: &mut Batch
                 .and_modify(|whole| whole.becomes.clone_from(&touched.becomes))
                 .or_insert_with(|| touched.clone());
         }
+        let touched = touched.into_iter().map(without_acl).collect();
         planned.push(Part { effect, touched });
     }
     Ok((Effect::Multi(planned), merged.into_values().collect()))
+}
+
+/// What a part's own change shows to the distributor, which has the ACL from the effect.
+fn without_acl(mut touched: Touched) -> Touched {
+    if let Some(state) = &mut touched.becomes {
+        state.acl = Bytes::new();
+    }
+    touched
 }
 
 /// The paths that the parts certainly touch. Those of sequential znodes depend on their parents.

@@ -19,6 +19,8 @@ use crate::{
 pub(super) struct Asked<'request> {
     pub(super) identities: &'request Identities,
     pub(super) now_ms: i64,
+    /// The most bytes that one decision may take.
+    pub(super) bytes_max: usize,
 }
 
 /// Checks the path of a create without reading the tree. Returns the parent's path.

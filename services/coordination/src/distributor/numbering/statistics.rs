@@ -20,7 +20,7 @@ use crate::{
 
 /// The most znodes that are counted when a quota is set on a subtree that exists. Meanwhile all
 /// other updates wait.
-const COUNTED_MAX: i64 = 1_000_000;
+const COUNTED_MAX: i64 = 100_000;
 
 impl Working<'_> {
     /// Notes a change of `path`, if it holds the limits of a quota.
@@ -94,6 +94,12 @@ impl Working<'_> {
         self.write_statistics(zxid, path, text.into()).await
     }
 
+    /// The length of the statistics that the slot logs.
+    pub(super) fn statistics_len(&self) -> usize {
+        let texts = self.statistics.iter();
+        texts.map(|(path, text)| 8 + path.len() + text.len()).sum()
+    }
+
     /// Replaces the data of a statistics znode. Its Stat shows only the length.
     pub(super) async fn write_statistics(
         &mut self,
@@ -143,6 +149,7 @@ impl Working<'_> {
                 break;
             }
             if stat.num_children > 0 {
+                tokio::task::yield_now().await;
                 let children = self.region.children_with_stats(&path).await?;
                 let below = children.into_iter();
                 waiting.extend(below.map(|(name, stat)| (path::join(&path, &name), stat)));

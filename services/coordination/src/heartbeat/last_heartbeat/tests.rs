@@ -186,3 +186,16 @@ fn sweeps_are_a_period_apart_across_instances() {
     assert!(heartbeats.sweep_is_due(period));
     assert!(!heartbeats.sweep_is_due(period));
 }
+
+#[test]
+fn checks_fall_due_across_instances() {
+    let period = Duration::from_mins(1);
+    let mut heartbeats = LastHeartbeats::first(read(0, 0), Incarnation(1));
+    let stored = heartbeats.stored_if_due(TIMING, 10);
+    let stored = stored.expect("no observations are stored yet");
+    let later = read(60_000, 0);
+    let before = LastHeartbeats::from_stored(stored, later, TIMING);
+    let next = before.next(later);
+    assert!(next.crosses(&before, period));
+    assert!(!next.next(later).crosses(&next, period));
+}

@@ -204,3 +204,72 @@ fn a_multi_waits_for_locks_in_path_order() {
         assert_eq!(z.kind, Kind::Persistent);
     });
 }
+
+/// A decision that no item could hold would be refused at every attempt.
+#[test]
+fn a_multi_that_no_item_could_hold_is_refused_alone() {
+    simulated::run(async {
+        let fixture = fixture().await;
+        let session = fixture.open(1).await;
+        let path = format!("/{}", "p".repeat(400));
+        let parts = vec![set(&path, "x"); ITEM_BYTES_MAX / 400];
+        fixture
+            .decided(session, vec![made(&path), multi(parts), set(&path, "y")])
+            .await;
+        let row = fixture.row(session).await;
+        let decided = row.outbox_decoded().expect("it decodes");
+        let outcomes: Vec<bool> = decided.iter().map(|one| one.outcome.is_ok()).collect();
+        assert_eq!(outcomes, [true, false, true]);
+        assert_eq!(decided[1].outcome, Err(Error::System));
+        assert!(decided[1].touched.is_empty(), "its size is its cause");
+        let node = state(&fixture, &path).await.expect("it was made");
+        assert_eq!(node.version, 1);
+        // So is a refusal that would touch too much.
+        let mut parts = vec![set(&path, "x"); ITEM_BYTES_MAX / 100];
+        parts.push(delete("/none"));
+        fixture.decided(session, vec![multi(parts)]).await;
+        let decided = last_decided(&fixture, session).await;
+        assert!(matches!(
+            decided.outcome,
+            Ok(Effect::MultiFailed { .. }) | Err(Error::System)
+        ));
+    });
+}
+
+/// C-6: an end whose znodes have long ACLs takes several decisions.
+#[test]
+fn an_end_of_ephemerals_with_long_acls_is_decided_in_parts() {
+    simulated::run(async {
+        let fixture = fixture().await;
+        let session = fixture.open(1).await;
+        let acl: Vec<crate::model::Acl> = (0..8)
+            .map(|number| crate::model::Acl {
+                permissions: 31,
+                scheme: "digest".into(),
+                id: format!("user-{number}:{}", "h".repeat(20)),
+            })
+            .collect();
+        let parts = (0..12).map(|number| {
+            let mut ephemeral = create(&format!("/e{number}"), Lifetime::Ephemeral);
+            if let Operation::Create { acl: of_it, .. } = &mut ephemeral {
+                of_it.clone_from(&acl);
+            }
+            ephemeral
+        });
+        for ephemeral in parts {
+            let decided = fixture.decided(session, vec![ephemeral]).await;
+            fixture
+                .distributor(&fixture.store())
+                .handle(Fixture::messages(decided))
+                .await
+                .expect("no fault is injected");
+        }
+        fixture.decided(session, vec![Operation::Close]).await;
+        let row = fixture.row(session).await;
+        let decided = row.outbox_decoded().expect("it decodes");
+        assert!(decided.len() > 1, "{} decisions", decided.len());
+        for number in 0..12 {
+            assert_eq!(state(&fixture, &format!("/e{number}")).await, None);
+        }
+    });
+}

@@ -34,6 +34,7 @@ static NONE: Identities = Identities::NONE;
 static ASKED: Asked<'_> = Asked {
     identities: &NONE,
     now_ms: 5,
+    bytes_max: 1 << 20,
 };
 
 static OPEN: Bytes = Bytes::new();
