@@ -407,6 +407,11 @@ impl Settings {
         Ok(())
     }
 
+    /// Whether requests to the HTTP listener must carry a token.
+    pub(crate) fn asks_for_token(&self) -> bool {
+        matches!(self.http, Listen::At(address) if self.security.token_at(address).is_some())
+    }
+
     /// The store for people to read; without passwords.
     pub(crate) fn place(&self) -> String {
         match &self.store {
