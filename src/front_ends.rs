@@ -207,6 +207,7 @@ impl FrontEnds {
             requires_authentication: security.zookeeper_requires_authentication,
             super_digest: super_digest
                 .map(|Secret(digest)| zookeeper_frontend::authentication::SuperDigest(digest)),
+            accounts: security.zookeeper_accounts.clone(),
             connections_max: self.connections.zookeeper,
             connections_per_address_max: settings.zookeeper_connections_per_address,
             packet_bytes_max: settings.zookeeper_packet_bytes_max,

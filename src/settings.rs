@@ -66,6 +66,10 @@ pub(crate) struct Options {
     #[arg(long, env = "LANDFAST_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     config: Option<PathBuf>,
+    /// No server listens with them: the rules of ports do not hold, and the secrets are not read.
+    #[arg(skip)]
+    #[serde(skip)]
+    is_without_server: bool,
     /// The store of items and queues [default: embedded]
     #[arg(long, env = "LANDFAST_PROVIDER")]
     provider: Option<Provider>,
@@ -102,6 +106,10 @@ pub(crate) struct Options {
     )]
     #[arg(hide_env_values = true)]
     zookeeper_super_digest: Option<String>,
+    /// A file with the only accounts whose passwords ZooKeeper's ports accept: lines of USER: and the Base64 of the SHA-1 of
+    /// USER:PASSWORD; lines with # are comments. Read at the start
+    #[arg(long, env = "LANDFAST_ZOOKEEPER_ACCOUNTS_FILE", value_name = "FILE")]
+    zookeeper_accounts_file: Option<PathBuf>,
     /// ZooKeeper connections that one address may have open, like maxClientCnxns; 0 for any number [default: 1000]
     #[arg(long, value_name = "COUNT")]
     #[arg(env = "LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS")]
@@ -292,7 +300,7 @@ impl Options {
             routes,
             ..
         } = settings;
-        if options.insecure != Some(true) {
+        if options.insecure != Some(true) && !options.is_without_server {
             settings.security.check(zookeeper, http, s3, routes)?;
         }
         ensure!(
@@ -325,6 +333,7 @@ impl Options {
             ($($option:ident)*) => {
                 Self {
                     config: self.config,
+                    is_without_server: self.is_without_server,
                     $($option: self.$option.or(lower.$option),)*
                 }
             };
@@ -337,6 +346,7 @@ impl Options {
             s3 http routes routes_hosts volumes_socket volumes_cache advertise insecure threads user_store
             tls_cert tls_key tls_client_ca tls_client_certificates tls_ca http_token_file
             zookeeper_secure_listen zookeeper_require_auth zookeeper_super_digest
+            zookeeper_accounts_file
             memory_total_mb memory_gc_interval_s memory_active_intervals memory_degraded_intervals
             memory_upload_age_days memory_buffer_mb stop_wait_s
         }
@@ -397,6 +407,11 @@ impl Settings {
         Ok(())
     }
 
+    /// Whether requests to the HTTP listener must carry a token.
+    pub(crate) fn asks_for_token(&self) -> bool {
+        matches!(self.http, Listen::At(address) if self.security.token_at(address).is_some())
+    }
+
     /// The store for people to read; without passwords.
     pub(crate) fn place(&self) -> String {
         match &self.store {
@@ -413,6 +428,7 @@ pub(crate) fn zookeeper(config: Option<PathBuf>) -> anyhow::Result<Listen> {
     let options = Options {
         config,
         zookeeper: zookeeper.map_err(|error| anyhow::anyhow!("LANDFAST_ZOOKEEPER: {error}"))?,
+        is_without_server: true,
         ..Options::default()
     };
     Ok(options.settle()?.zookeeper)

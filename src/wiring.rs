@@ -34,7 +34,7 @@ use transactions::{
     serializable::Volumes,
 };
 
-pub(crate) use self::quiet_store::{QuietStore, quiet_provider};
+pub(crate) use self::quiet_store::QuietStore;
 use crate::{
     backups::{self, ServedBackups},
     bundled_client::PYTHON_CLIENT,
@@ -191,7 +191,11 @@ impl RunningServer {
             started.await?;
             memory = Some((service, file));
         }
-        let beside = backups::beside(settings, packs.as_ref(), opened_buffer).await?;
+        let mut beside = backups::beside(settings, packs.as_ref(), opened_buffer).await?;
+        if !settings.asks_for_token() {
+            // Every user of the machine could read the keys of S3 clients.
+            beside.files.clear();
+        }
         services.provide_backups(Arc::new(ServedBackups {
             provider: Arc::clone(&provider),
             beside: Arc::new(beside),

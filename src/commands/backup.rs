@@ -7,10 +7,9 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::Args;
 use embedded::backup::{self as store, Contents, Target as Place};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,7 +20,7 @@ use crate::{
     backups,
     provider::NamedObjects,
     settings::{ObjectSettings, Places},
-    wiring,
+    wiring::QuietStore,
 };
 
 /// The argument that stands for stdin or stdout.
@@ -88,27 +87,34 @@ impl Backup {
         let mut part = OsString::from(&self.file);
         part.push(UNFINISHED);
         let part = PathBuf::from(part);
-        let contents = self.take_to(&part).inspect_err(|_| {
-            let _ = fs::remove_file(&part);
-        })?;
-        let renamed = fs::rename(&part, &self.file).and_then(|()| {
-            let above = self.file.parent().filter(|above| *above != Path::new(""));
-            File::open(above.unwrap_or(Path::new(".")))?.sync_all()
-        });
-        renamed.with_context(|| format!("rename {} to {named}", part.display()))?;
-        report("backed up", &contents, self.json, print)
-    }
-
-    /// Writes a complete, durable file.
-    fn take_to(&self, part: &Path) -> anyhow::Result<Contents> {
-        let named = || part.display().to_string();
         // Everything that the store holds is in it.
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(part).with_context(named)?;
-        let contents = self.take(&mut file).with_context(named)?;
-        file.sync_all().with_context(named)?;
-        Ok(contents)
+        options.write(true).create_new(true).mode(0o600);
+        let mut file = options.open(&part).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => anyhow!(
+                "{} is there: another backup writes it, or was killed; then remove it",
+                part.display()
+            ),
+            _ => anyhow::Error::new(error).context(part.display().to_string()),
+        })?;
+        let taken = self.take(&mut file).and_then(|contents| {
+            file.sync_all()?;
+            Ok(contents)
+        });
+        let contents = taken
+            .with_context(|| part.display().to_string())
+            .and_then(|contents| {
+                let renamed = rename_to_new(&part, &self.file);
+                renamed.with_context(|| format!("rename {} to {named}", part.display()))?;
+                Ok(contents)
+            })
+            .inspect_err(|_| {
+                let _ = fs::remove_file(&part);
+            })?;
+        let above = self.file.parent().filter(|above| *above != Path::new(""));
+        let synced = File::open(above.unwrap_or(Path::new("."))).and_then(|above| above.sync_all());
+        synced.with_context(|| named.to_string())?;
+        report("backed up", &contents, self.json, print)
     }
 
     fn take(&self, out: &mut dyn Write) -> anyhow::Result<Contents> {
@@ -126,23 +132,19 @@ impl Backup {
         let settings = self.places.settle()?;
         let runtime = runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.context("the runtime could not be started")?;
-        let (provider, beside) = runtime.block_on(async {
+        // Its start refuses objects that are not those of the store.
+        let store = runtime.block_on(QuietStore::open(&settings, false))?;
+        let beside = runtime.block_on(async {
+            store.require_objects(&settings).await?;
             let named = NamedObjects::open(&settings).await?;
-            let provider = wiring::quiet_provider(&settings).await?;
-            let beside = backups::beside(&settings, named.as_ref(), None).await;
-            match beside {
-                Ok(beside) => Ok((Arc::new(provider), beside)),
-                Err(error) => {
-                    provider.close().await;
-                    Err(error)
-                }
-            }
-        })?;
-        // A thread of the runtime's own could not wait for the runtime.
-        let entered = runtime.enter();
-        let taken = provider.back_up(&beside, out);
-        drop(entered);
-        runtime.block_on(provider.close());
+            backups::beside(&settings, named.as_ref(), None).await
+        });
+        let taken = beside.and_then(|beside| {
+            // A thread of the runtime's own could not wait for the runtime.
+            let _entered = runtime.enter();
+            store.provider().back_up(&beside, out)
+        });
+        runtime.block_on(store.close());
         taken
     }
 }
@@ -169,6 +171,21 @@ impl Restore {
         }
         let contents = read(&self.file, |input| store::restore(input, &place))?;
         report("restored", &contents, self.json, print)
+    }
+}
+
+/// Errors: there is a file of that name. It is not replaced.
+fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from),
+        // The file system has no links.
+        Err(error)
+            if error.kind() != io::ErrorKind::AlreadyExists
+                && fs::symlink_metadata(to).is_err() =>
+        {
+            fs::rename(from, to)
+        }
+        Err(error) => Err(error),
     }
 }
 

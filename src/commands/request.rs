@@ -17,11 +17,14 @@ use http_body_util::{BodyExt as _, Collected, Empty, Limited};
 use http_client::{Client, Error, Failure, StreamedBody, StreamingClient, Trust};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
+use tokio::time::timeout;
 
 use crate::settings::{Listen, Settings};
 
 /// How long connecting may take, and a response unless the caller says otherwise.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long a streamed response may stall. A backup begins with a checkpoint.
+const STALL_MAX: Duration = Duration::from_mins(3);
 /// The longest response by default, in bytes.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The slowest line on which the body of a request can be sent.
@@ -143,7 +146,9 @@ impl Target {
             .enable_all()
             .build()?;
         let sent = client.send(http::Request::from_parts(parts, empty));
-        let response = runtime.block_on(sent).map_err(|failure| match failure {
+        let response = runtime.block_on(async { timeout(STALL_MAX, sent).await });
+        let response = response.map_err(|_| stalled(&self.url))?;
+        let response = response.map_err(|failure| match failure {
             Failure::NotSent(_, error) | Failure::Lost(error) => self.unanswered(error, path),
         })?;
         let (head, body) = response.into_parts();
@@ -156,7 +161,9 @@ impl Target {
         }
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect();
         let body = runtime
-            .block_on(body)
+            .block_on(async { timeout(STALL_MAX, body).await })
+            .ok()
+            .and_then(Result::ok)
             .map_or(Bytes::new(), Collected::to_bytes);
         let answer = Answer {
             status: head.status.as_u16(),
@@ -246,7 +253,11 @@ pub(crate) struct Streamed {
 impl Read for Streamed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.piece.is_empty() {
-            match self.runtime.block_on(self.body.frame()) {
+            let frame = self.body.frame();
+            let frame = self
+                .runtime
+                .block_on(async { timeout(STALL_MAX, frame).await });
+            match frame.map_err(|_| stalled("the server"))? {
                 None => return Ok(0),
                 Some(frame) => self.piece = frame?.into_data().unwrap_or_default(),
             }
@@ -255,6 +266,11 @@ impl Read for Streamed {
         buffer[..count].copy_from_slice(&self.piece.split_to(count));
         Ok(count)
     }
+}
+
+fn stalled(who: &str) -> io::Error {
+    let why = format!("{who} has sent nothing for {} s", STALL_MAX.as_secs());
+    io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
 /// The server did not execute the request but may do so later: it is starting, stopping or away.

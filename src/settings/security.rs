@@ -1,20 +1,25 @@
 //! TLS, the token of HTTP and the accounts of ZooKeeper, and where a server may listen with them.
 
 use std::{
+    collections::BTreeSet,
     env, fmt, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 use listener::TlsFiles;
 use serde::Deserialize;
+use zookeeper_frontend::authentication::Accounts;
 
 use super::{Listen, Options};
 
 /// The longest file of a token, in bytes.
 const TOKEN_FILE_BYTES_MAX: u64 = 4096;
+/// The longest file of accounts, in bytes.
+const ACCOUNTS_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Whether clients of ZooKeeper's secure port present certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
@@ -47,6 +52,9 @@ pub(crate) struct Security {
     pub(crate) zookeeper_secure: Listen,
     pub(crate) zookeeper_requires_authentication: bool,
     pub(crate) zookeeper_super_digest: Option<Secret>,
+    /// The only accounts whose passwords are accepted. None: a password is accepted whoever made it
+    /// up.
+    pub(crate) zookeeper_accounts: Option<Accounts>,
 }
 
 impl fmt::Debug for Secret {
@@ -73,15 +81,15 @@ impl Security {
     ) -> anyhow::Result<()> {
         let has_tls = self.tls.is_some();
         let tls = "give --tls-cert and --tls-key";
-        let identifies = self.zookeeper_requires_authentication
+        let has_accounts = self.zookeeper_accounts.is_some();
+        let identifies = (self.zookeeper_requires_authentication && has_accounts)
             || self.tls.as_ref().is_some_and(|tls| {
                 let required = listener::ClientCertificates::Required;
                 tls.client_ca
                     .as_ref()
                     .is_some_and(|(_, clients)| *clients == required)
             });
-        let identified =
-            "give --zookeeper-require-auth, or --tls-client-ca and required certificates";
+        let identified = "give --zookeeper-require-auth and --zookeeper-accounts-file, or --tls-client-ca and required certificates";
         // ZooKeeper's plain port never has TLS.
         let rules = [
             (
@@ -137,12 +145,23 @@ impl Options {
         );
         let super_digest = self.zookeeper_super_digest.clone();
         ensure!(
-            super_digest.as_deref().is_none_or(is_super_digest),
+            super_digest
+                .as_deref()
+                .is_none_or(|text| is_account(text) && text.starts_with("super:")),
             "--zookeeper-super-digest: give super: and the Base64 of the SHA-1 of super:PASSWORD, 28 characters"
         );
-        let in_file = self.http_token_file.as_deref().map(token_in).transpose()?;
+        let read = |path: &Option<PathBuf>| path.clone().filter(|_| !self.is_without_server);
+        let accounts = read(&self.zookeeper_accounts_file);
+        let zookeeper_accounts = accounts.as_deref().map(accounts_in).transpose()?;
+        let in_file = read(&self.http_token_file);
+        let in_file = in_file.as_deref().map(token_in).transpose()?;
         let is_token_everywhere = in_file.is_some();
-        let token = in_file.or_else(|| env::var("LANDFAST_TOKEN").ok().map(Secret));
+        let in_environment = env::var("LANDFAST_TOKEN").unwrap_or_default();
+        let in_environment = match in_environment.as_str() {
+            "" => None,
+            text => Some(token(text).context("LANDFAST_TOKEN")?),
+        };
+        let token = in_file.or(in_environment);
         Ok(Security {
             tls,
             trusted: self.tls_ca.clone(),
@@ -151,6 +170,7 @@ impl Options {
             zookeeper_secure,
             zookeeper_requires_authentication: self.zookeeper_require_auth == Some(true),
             zookeeper_super_digest: super_digest.map(Secret),
+            zookeeper_accounts,
         })
     }
 
@@ -191,26 +211,50 @@ impl Options {
 
 /// The token in a file: one line of visible characters.
 fn token_in(path: &Path) -> anyhow::Result<Secret> {
-    let named = || format!("--http-token-file {}", path.display());
-    let bytes = fs::metadata(path).with_context(named)?.len();
+    let named = format!("--http-token-file {}", path.display());
+    let text = short_text(path, TOKEN_FILE_BYTES_MAX, &named)?;
+    token(text.trim()).context(named)
+}
+
+/// Errors: it does not fit in a header.
+fn token(text: &str) -> anyhow::Result<Secret> {
     ensure!(
-        bytes <= TOKEN_FILE_BYTES_MAX,
-        "{}: longer than {TOKEN_FILE_BYTES_MAX} bytes",
-        named()
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()),
+        "give one line of visible ASCII characters without spaces"
     );
-    let text = fs::read_to_string(path).with_context(named)?;
-    let token = text.trim();
-    ensure!(
-        !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()),
-        "{}: give one line of visible ASCII characters without spaces",
-        named()
-    );
-    Ok(Secret(token.to_owned()))
+    Ok(Secret(text.to_owned()))
+}
+
+/// The accounts in a file, one a line. Errors name the line and not what is on it.
+fn accounts_in(path: &Path) -> anyhow::Result<Accounts> {
+    let named = format!("--zookeeper-accounts-file {}", path.display());
+    let text = short_text(path, ACCOUNTS_FILE_BYTES_MAX, &named)?;
+    let mut accounts = BTreeSet::new();
+    for (number, line) in (1..).zip(text.lines().map(str::trim)) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        ensure!(
+            is_account(line),
+            "{named}: line {number}: give USER: and the Base64 of the SHA-1 of USER:PASSWORD, 28 characters"
+        );
+        accounts.insert(line.to_owned());
+    }
+    ensure!(!accounts.is_empty(), "{named}: it names no account");
+    Ok(Accounts(Arc::new(accounts)))
+}
+
+fn short_text(path: &Path, bytes_max: u64, named: &str) -> anyhow::Result<String> {
+    let bytes = fs::metadata(path).with_context(|| named.to_owned())?.len();
+    ensure!(bytes <= bytes_max, "{named}: longer than {bytes_max} bytes");
+    fs::read_to_string(path).with_context(|| named.to_owned())
 }
 
 /// Whether it is an account's name and digest, as ZooKeeper generates them.
-fn is_super_digest(text: &str) -> bool {
-    let digest = text.strip_prefix("super:").unwrap_or_default();
+fn is_account(text: &str) -> bool {
     let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/".contains(&byte);
-    digest.len() == 28 && digest.ends_with('=') && digest.bytes().take(27).all(is_base64)
+    text.split_once(':').is_some_and(|(user, digest)| {
+        let is_digest = digest.len() == 28 && digest.ends_with('=');
+        !user.is_empty() && is_digest && digest.bytes().take(27).all(is_base64)
+    })
 }

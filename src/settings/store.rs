@@ -48,6 +48,7 @@ impl Places {
             provider,
             store,
             objects,
+            is_without_server: true,
             ..Options::default()
         };
         options.settle()

@@ -173,6 +173,9 @@ fn beyond_this_machine_each_port_needs_tls_and_authentication() {
     let token = directory.path().join("token");
     std::fs::write(&token, "open-sesame\n").expect("written");
     let token = format!("http_token_file = {token:?}\n");
+    let accounts = directory.path().join("accounts");
+    std::fs::write(&accounts, "user:tpUq/4Pn5A64fVZyQ0gOJ8ZWqkY=\n").expect("written");
+    let accounts = format!("zookeeper_accounts_file = {accounts:?}\n");
     let secure = "zookeeper_secure_listen = \"0.0.0.0:0\"\n";
     for (file, complaint) in [
         (
@@ -185,13 +188,22 @@ fn beyond_this_machine_each_port_needs_tls_and_authentication() {
         ),
         (
             TLS.to_owned() + secure,
-            "give --zookeeper-require-auth, or --tls-client-ca",
+            "give --zookeeper-require-auth and --zookeeper-accounts-file, or --tls-client-ca",
         ),
         (
             TLS.to_owned()
                 + secure
                 + "tls_client_ca = \"a\"\ntls_client_certificates = \"optional\"",
             "give --zookeeper-require-auth",
+        ),
+        (
+            // Any password passes.
+            TLS.to_owned() + secure + "zookeeper_require_auth = true",
+            "give --zookeeper-require-auth and --zookeeper-accounts-file",
+        ),
+        (
+            TLS.to_owned() + secure + &accounts,
+            "give --zookeeper-require-auth and --zookeeper-accounts-file",
         ),
         (
             TLS.to_owned() + "zookeeper = \"0.0.0.0:0\"\nzookeeper_require_auth = true",
@@ -203,11 +215,55 @@ fn beyond_this_machine_each_port_needs_tls_and_authentication() {
         assert!(refused.contains(complaint), "{file}: {refused}");
     }
     let open = "http = \"0.0.0.0:0\"\ns3 = \"0.0.0.0:0\"\nroutes = \"0.0.0.0:0\"\n";
-    for zookeeper in ["zookeeper_require_auth = true", "tls_client_ca = \"a\""] {
+    let required = accounts + "zookeeper_require_auth = true";
+    for zookeeper in [required.as_str(), "tls_client_ca = \"a\""] {
         let file = TLS.to_owned() + &token + open + secure + zookeeper;
         let settings = written(&file).settle().expect("it is safe");
-        assert!(!format!("{settings:?}").contains("open-sesame"));
+        let shown = format!("{settings:?}");
+        assert!(!shown.contains("open-sesame") && !shown.contains("tpUq"));
     }
+}
+
+/// They may run as another user, and nothing listens.
+#[test]
+fn commands_without_a_server_pass_the_rules_of_ports() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("landfast.toml");
+    let text = "http = \"0.0.0.0:0\"\nhttp_token_file = \"absent\"\nzookeeper = \"127.0.0.1:3\"";
+    std::fs::write(&config, text).expect("written");
+    let zookeeper = super::zookeeper(Some(config)).expect("settings");
+    assert_eq!(zookeeper, Listen::loopback(3));
+}
+
+#[test]
+fn accounts_in_a_file_are_names_with_digests() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("accounts");
+    let file = format!("zookeeper_accounts_file = {path:?}");
+    for (bad, complaint) in [
+        ("# none\n\n", "it names no account"),
+        ("user:password\n", "line 1: give USER:"),
+        (
+            "# a\nuser:tpUq/4Pn5A64fVZyQ0gOJ8ZWqkY=x\n",
+            "line 2: give USER:",
+        ),
+        (":tpUq/4Pn5A64fVZyQ0gOJ8ZWqkY=", "line 1: give USER:"),
+    ] {
+        std::fs::write(&path, bad).expect("written");
+        let refused = written(&file).settle().expect_err(bad).to_string();
+        assert!(refused.contains(complaint), "{refused}");
+        assert!(!refused.contains("password\n") && !refused.contains("tpUq"));
+    }
+    std::fs::write(
+        &path,
+        "# two\nuser:tpUq/4Pn5A64fVZyQ0gOJ8ZWqkY=\n \nsuper:lK75jTNcA+U9vtVEw5vB51mj/w4=",
+    )
+    .expect("written");
+    let security = written(&file).settle().expect("settings").security;
+    assert_eq!(
+        security.zookeeper_accounts.map(|accounts| accounts.0.len()),
+        Some(2)
+    );
 }
 
 #[test]

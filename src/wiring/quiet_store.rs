@@ -76,6 +76,25 @@ impl QuietStore {
         self.transactions.engine()
     }
 
+    pub(crate) fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
+    /// Errors: the store has a place of objects, and the settings name none. What lies there would
+    /// be left out.
+    pub(crate) async fn require_objects(&self, settings: &Settings) -> anyhow::Result<()> {
+        let home = self
+            .provider
+            .key_value
+            .get(&transactions::layout::packs_home())
+            .await?;
+        ensure!(
+            home.value.is_none() || settings.objects.is_some(),
+            "the store keeps objects elsewhere: give with --objects (LANDFAST_OBJECTS) what its server was given"
+        );
+        Ok(())
+    }
+
     /// The first damage of the checkpoint store.
     pub(crate) fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
@@ -86,13 +105,6 @@ impl QuietStore {
         self.transactions.leave().await;
         self.provider.close().await;
     }
-}
-
-/// The provider of a store that no server uses, without the services on it.
-pub(crate) async fn quiet_provider(settings: &Settings) -> anyhow::Result<Provider> {
-    check_places(settings)?;
-    let locked = provider::lock(settings).await.map_err(in_use)?;
-    Provider::open(settings, locked).await
 }
 
 /// Errors: a place does not exist, or has no store of this release. A command makes none.

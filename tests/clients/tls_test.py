@@ -116,7 +116,7 @@ def secure(tmp_path):
 def kazoo(request):
     """Connects kazoo over TLS: `kazoo(server, ca=, identity=)`."""
 
-    def connect(server, ca=CA, identity=None, seconds=waiting.GUARD_SECONDS):
+    def connect(server, ca=CA, identity=None, seconds=waiting.GUARD_SECONDS, **options):
         client = KazooClient(
             f"localhost:{server.secure_port}",
             use_ssl=True,
@@ -124,6 +124,7 @@ def kazoo(request):
             certfile=identity and str(FOLDER / f"{identity}.pem"),
             keyfile=identity and str(FOLDER / f"{identity}-key.pem"),
             connection_retry={"max_tries": 1},
+            **options,
         )
         request.addfinalizer(client.close)
         request.addfinalizer(client.stop)
@@ -166,6 +167,16 @@ def a_required_client_certificate_keeps_others_out(secure, kazoo):
         with pytest.raises(KazooTimeoutError):
             kazoo(server, identity=identity, seconds=3)
     assert server.log_lines("the TLS handshake failed")
+
+
+def only_the_passwords_of_accounts_open_a_session(secure, kazoo, tmp_path):
+    accounts = tmp_path / "accounts"
+    accounts.write_text("# user:password\nuser:tpUq/4Pn5A64fVZyQ0gOJ8ZWqkY=\n")
+    server = secure("--zookeeper-require-auth", "--zookeeper-accounts-file", accounts)
+    assert kazoo(server, auth_data=[("digest", "user:password")]).get_children("/")
+    for made_up in ["user:other", "made:up"]:
+        with pytest.raises(KazooTimeoutError):
+            kazoo(server, auth_data=[("digest", made_up)], seconds=3)
 
 
 def pipelined_requests_and_their_large_replies_arrive_in_order_over_tls(secure, kazoo):

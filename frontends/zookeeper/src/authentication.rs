@@ -1,10 +1,11 @@
 //! Who a peer is: its address, its certificate, and the passwords that it sends. No I/O.
 //!
 //! As in ZooKeeper, any password is accepted, because it proves an identity that is made from it:
-//! the user's name and a hash of both. ACLs name such identities, so no accounts are stored. One
-//! configured identity is also `super`, which every ACL permits.
+//! the user's name and a hash of both. ACLs name such identities, so no accounts are needed. Where
+//! accounts are configured, no other password is accepted. One configured identity is also `super`,
+//! which every ACL permits.
 
-use std::{fmt, net::IpAddr};
+use std::{collections::BTreeSet, fmt, net::IpAddr, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use coordination::model::Identity;
@@ -23,11 +24,23 @@ impl fmt::Debug for SuperDigest {
     }
 }
 
+/// The identities that passwords may prove, each `USER:` and the digest of its password. Never
+/// logged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Accounts(pub Arc<BTreeSet<String>>);
+
+impl fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({} accounts)", self.0.len())
+    }
+}
+
 /// What a connection has proved, and what it must prove.
 #[derive(Debug)]
 pub struct Authentication {
     peer: Vec<Identity>,
     super_digest: Option<SuperDigest>,
+    accounts: Option<Accounts>,
     is_required: bool,
     proved_bytes: usize,
     has_proved: bool,
@@ -35,11 +48,13 @@ pub struct Authentication {
 
 impl Authentication {
     /// That of a connection from `address`, with the subject of its verified certificate. If
-    /// `is_required`, only a certificate or a password opens it.
+    /// `is_required`, only a certificate or a password opens it. With `accounts`, only their
+    /// passwords and that of `super_digest` are accepted.
     pub fn new(
         address: IpAddr,
         subject: Option<String>,
         super_digest: Option<SuperDigest>,
+        accounts: Option<Accounts>,
         is_required: bool,
     ) -> Self {
         let has_proved = subject.is_some();
@@ -48,6 +63,7 @@ impl Authentication {
         Self {
             peer,
             super_digest,
+            accounts,
             is_required,
             proved_bytes: 0,
             has_proved,
@@ -64,10 +80,11 @@ impl Authentication {
         self.is_required && !self.has_proved
     }
 
-    /// The identities that a proof shows. `None` if the scheme is unknown or the proof is missing.
+    /// The identities that a proof shows. `None` if the scheme is unknown, the proof is missing, or
+    /// the accounts lack it.
     pub fn prove(&mut self, scheme: Option<&str>, proof: Option<&[u8]>) -> Option<Vec<Identity>> {
         let proved = match scheme? {
-            "digest" => self.digest(proof?),
+            "digest" => self.digest(proof?)?,
             // The network has proved these. ZooKeeper ignores the proof too.
             known @ ("ip" | "x509") => {
                 let of_scheme = self.peer.iter().filter(|one| one.scheme == known);
@@ -84,7 +101,7 @@ impl Authentication {
         Some(proved)
     }
 
-    fn digest(&self, proof: &[u8]) -> Vec<Identity> {
+    fn digest(&self, proof: &[u8]) -> Option<Vec<Identity>> {
         // As in ZooKeeper, invalid UTF-8 becomes U+FFFD, and a proof without a colon is a name.
         let proof = String::from_utf8_lossy(proof);
         let user = proof.split(':').next().unwrap_or_default();
@@ -94,11 +111,15 @@ impl Authentication {
             .super_digest
             .as_ref()
             .is_some_and(|digest| digest.0 == id);
+        let accounts = self.accounts.as_ref();
+        if !is_super && accounts.is_some_and(|Accounts(known)| !known.contains(&id)) {
+            return None;
+        }
         let mut proved = vec![identity("digest", id)];
         if is_super {
             proved.insert(0, identity("super", String::new()));
         }
-        proved
+        Some(proved)
     }
 }
 
@@ -127,7 +148,7 @@ mod tests {
     fn of(address: &str) -> Authentication {
         let digest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4=".to_owned();
         let address = address.parse().expect("an address");
-        Authentication::new(address, None, Some(SuperDigest(digest)), false)
+        Authentication::new(address, None, Some(SuperDigest(digest)), None, false)
     }
 
     fn ids(proved: Option<Vec<Identity>>) -> Vec<String> {
@@ -180,13 +201,37 @@ mod tests {
     #[test]
     fn a_certificate_or_a_password_is_enough_where_one_is_required() {
         let address = IpAddr::from([127, 0, 0, 1]);
-        let required = |subject| Authentication::new(address, subject, None, true);
+        let required = |subject| Authentication::new(address, subject, None, None, true);
         assert!(!required(Some("CN=a".into())).is_missing());
         let mut one = required(None);
         one.prove(Some("ip"), None).expect("an address");
         assert!(one.is_missing(), "an address is no proof");
         one.prove(Some("digest"), Some(b"a:b")).expect("a proof");
         assert!(!one.is_missing());
+    }
+
+    #[test]
+    fn only_accounts_are_accepted_where_there_are_any() {
+        let known = BTreeSet::from(["user:tpUq/4Pn5A64fVZyQ0gOJ8ZWqkY=".to_owned()]);
+        let accounts = Accounts(Arc::new(known));
+        assert!(!format!("{accounts:?}").contains("tpUq"));
+        let super_digest = SuperDigest("super:lK75jTNcA+U9vtVEw5vB51mj/w4=".to_owned());
+        let with_accounts = || {
+            let address = IpAddr::from([127, 0, 0, 1]);
+            let (super_digest, accounts) = (super_digest.clone(), accounts.clone());
+            Authentication::new(address, None, Some(super_digest), Some(accounts), true)
+        };
+        for wrong in ["user:other", "made:up", "nocolon", "", "super:wrong"] {
+            let mut one = with_accounts();
+            let proved = one.prove(Some("digest"), Some(wrong.as_bytes()));
+            assert_eq!(proved, None, "{wrong}");
+            assert!(one.is_missing(), "{wrong}");
+        }
+        for right in ["user:password", "super:secret"] {
+            let mut one = with_accounts();
+            let proved = one.prove(Some("digest"), Some(right.as_bytes()));
+            assert!(proved.is_some() && !one.is_missing(), "{right}");
+        }
     }
 
     #[test]

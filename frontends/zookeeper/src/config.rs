@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use listener::Tls;
 
-use crate::authentication::SuperDigest;
+use crate::authentication::{Accounts, SuperDigest};
 
 /// The front end's address and bounds.
 #[derive(Debug, Clone)]
@@ -19,6 +19,9 @@ pub struct Config {
     /// The account that every ACL permits, as `super:` and the digest of its password. (ZooKeeper:
     /// `zookeeper.DigestAuthenticationProvider.superDigest`.)
     pub super_digest: Option<SuperDigest>,
+    /// The accounts whose passwords are accepted, beside that one. `None`: as in ZooKeeper, any
+    /// password is, because it proves the identity that is made from it.
+    pub accounts: Option<Accounts>,
     /// ZooKeeper's `jute.maxbuffer`, in bytes. A longer packet of a client closes its connection.
     /// The server's packets may be longer. At most [`Config::PACKET_BYTES_LIMIT`].
     pub packet_bytes_max: usize,
@@ -69,6 +72,7 @@ impl Config {
             secure: None,
             requires_authentication: false,
             super_digest: None,
+            accounts: None,
             packet_bytes_max: Self::PACKET_BYTES_DEFAULT,
             connections_max: 10_000,
             connections_per_address_max: Self::CONNECTIONS_PER_ADDRESS_DEFAULT,

@@ -226,11 +226,13 @@ async fn converse<S: Transport>(
 
 fn conversation(shared: &Shared, peer: &Peer) -> Conversation {
     let super_digest = shared.config.super_digest.clone();
+    let accounts = shared.config.accounts.clone();
     let is_required = shared.config.requires_authentication;
     Conversation::new(Authentication::new(
         peer.address.ip(),
         peer.x509.clone(),
         super_digest,
+        accounts,
         is_required,
     ))
 }

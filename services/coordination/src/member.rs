@@ -33,7 +33,7 @@ use crate::{
         self, failure_detector,
         last_heartbeat::{LastHeartbeats, Timing},
     },
-    model::{Output, Password, Request, SessionId},
+    model::{Identity, Output, Password, Request, SessionId},
     storage::session::{MEMBER_SHARD, RENEWALS_PER_TIMEOUT, Row, State},
     tail::Tail,
 };
@@ -60,7 +60,8 @@ pub struct Member {
 }
 
 impl Gateway {
-    /// Opens a session for this process, or resumes it after its connection ended.
+    /// Opens a session for this process, or resumes it after its connection ended. Every ACL permits
+    /// what it does.
     pub async fn connect_member(
         &self,
         resume: Option<(SessionId, Password)>,
@@ -68,9 +69,14 @@ impl Gateway {
         let attached = self
             .attach(MEMBER_TIMEOUT, resume, SessionId::of_member)
             .await?;
+        let mut client = self.let_in(attached).await?;
+        client.add_identities(&[Identity {
+            scheme: "super".to_owned(),
+            id: String::new(),
+        }]);
         Ok(Member {
             tail: self.tail.clone(),
-            client: self.let_in(attached).await?,
+            client,
             heartbeats: None,
             others: BTreeMap::new(),
         })

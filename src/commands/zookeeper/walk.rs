@@ -196,7 +196,7 @@ impl Walk {
     pub(super) async fn create_ancestor(&self, path: &str) -> anyhow::Result<()> {
         let made = async {
             if let Some(source) = read(&self.from, path).await? {
-                self.create(path, &source, Kind::Persistent).await?;
+                self.ancestor(path, &source).await?;
             }
             Ok(())
         };
@@ -204,6 +204,15 @@ impl Walk {
             Stop::Broken(error) => error.context(path.to_owned()),
             Stop::Here(finding) => anyhow::anyhow!("{path}: {}", finding.text()),
         })
+    }
+
+    async fn ancestor(&self, path: &str, source: &Znode) -> Step<()> {
+        if call(&self.to, Request::exists(path)).await?.code == OK {
+            return Ok(());
+        }
+        refuse_hidden(source, "--from-auth")?;
+        self.create(path, source, Kind::Persistent).await?;
+        Ok(())
     }
 
     /// Returns whether the znode was created. Otherwise it exists. `said` is the kind that its Stat
@@ -293,7 +302,7 @@ impl Walk {
     ) -> Step<()> {
         let behind = source.stat.creates() - target.stat.creates();
         let path = &visit.path;
-        if behind <= 0 || path == "/" || path.starts_with(QUOTAS) {
+        if behind <= 0 || path.starts_with(QUOTAS) {
             return Ok(());
         }
         if !self.raises_counters {

@@ -20,7 +20,7 @@ pub(crate) fn conversation() -> Conversation {
 }
 
 pub(crate) fn authentication() -> Authentication {
-    Authentication::new([127, 0, 0, 1].into(), None, None, false)
+    Authentication::new([127, 0, 0, 1].into(), None, None, None, false)
 }
 
 /// Feeds the bytes in pieces of `piece` bytes and answers every request. Panics if an invariant

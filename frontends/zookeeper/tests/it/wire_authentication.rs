@@ -79,7 +79,7 @@ fn an_authentication_that_does_not_decode_gets_no_answer() {
 #[test]
 fn a_request_before_a_required_proof_ends_the_conversation() {
     let required = || {
-        let peer = Authentication::new([127, 0, 0, 1].into(), None, None, true);
+        let peer = Authentication::new([127, 0, 0, 1].into(), None, None, None, true);
         Wire {
             conversation: Conversation::new(peer),
             ..Wire::new()

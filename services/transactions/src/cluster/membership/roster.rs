@@ -26,8 +26,9 @@ const LISTS: [List; 3] = [
     List::Election(Election::Sequencer),
 ];
 
-/// All of ZooKeeper's permissions.
-const ALL: i32 = 31;
+/// ZooKeeper's permission to read. Changes are for members, which pass every ACL: a client that
+/// changed an address would receive what members send each other, and their token with it.
+const READ: i32 = 1;
 
 /// A znode whose children are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -288,7 +289,7 @@ fn number(name: &str) -> u64 {
 
 fn create(path: String, data: Bytes, lifetime: Lifetime, naming: Naming) -> Request {
     let acl = vec![Acl {
-        permissions: ALL,
+        permissions: READ,
         scheme: "world".into(),
         id: "anyone".into(),
     }];
@@ -363,6 +364,23 @@ mod tests {
             assert_eq!(roster.take(replied(tag, Ok(address(of)))), []);
         }
         roster
+    }
+
+    #[test]
+    fn clients_may_read_and_change_nothing() {
+        let elections = [Election::Collector, Election::Sequencer];
+        let candidates = elections.map(|election| candidate(NodeId(7), election));
+        let member = member(NodeId(7), &Address("a:1".into()));
+        for request in parents().into_iter().chain([member]).chain(candidates) {
+            let Request::Create { acl, path, .. } = request else {
+                panic!("a create")
+            };
+            let granted: Vec<_> = acl
+                .iter()
+                .map(|entry| (&*entry.id, entry.permissions))
+                .collect();
+            assert_eq!(granted, [("anyone", READ)], "{path}");
+        }
     }
 
     #[test]
