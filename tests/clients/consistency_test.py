@@ -41,6 +41,7 @@ def histories(tmp_path_factory):
     stop.set()
     for thread in threads:
         thread.join(waiting.GUARD_SECONDS)
+    assert all(client.has_ended for client in clients), "a client failed"
     yield [client.history for client in clients]
     running.shut_down()
 
@@ -95,12 +96,43 @@ def _with_replies_out_of_order(histories):
     replied[-2].zxid, replied[-1].zxid = replied[-1].zxid + 1, replied[-2].zxid
 
 
+def _with_a_reply_to_another_request(histories):
+    read = _replies(histories[0], "get")[-1]
+    read.kind, read.result = "disorder", read.xid + 1
+
+
 @pytest.mark.parametrize(
     "falsify",
-    [_without_events, _with_an_old_read, _with_one_zxid_for_two_updates, _with_half_a_multi, _with_replies_out_of_order],
+    [
+        _without_events,
+        _with_an_old_read,
+        _with_one_zxid_for_two_updates,
+        _with_half_a_multi,
+        _with_replies_out_of_order,
+        _with_a_reply_to_another_request,
+    ],
 )
 def a_false_history_is_recognised(histories, falsify):
     history.violations_of(histories)  # joins replies with their requests
     false = copy.deepcopy(histories)
     falsify(false)
     assert history.violations_of(false) != []
+
+
+class _AnswersTheNextRequest:
+    """A session whose replies have the xid of the request after theirs."""
+
+    def send(self, _operation, _body):
+        return 1
+
+    def receive(self):
+        return wire.Reply(2, 1, wire.OK, wire.Reader(b""))
+
+
+def a_client_records_a_reply_to_another_request():
+    client = history_client.Client(server=None, seed=0, stop=None)
+    client.history.append(history.Moment("connected", session=1))
+    client.session = _AnswersTheNextRequest()
+    with pytest.raises(ConnectionError):
+        client.window()
+    assert history.violations_of([client.history]) == ["session 0x1: the reply to 2 came in place of 1"]

@@ -4,9 +4,8 @@ Three clients send random requests about a few znodes, so that they meet: every 
 error, right and wrong versions, watches, and one client that closes its session. Only requests are
 drawn; `UPDATE=1 make test-oracle` adds ZooKeeper's responses.
 
-Requests that Landfast refuses on purpose are left out (`docs/coordination.md`): multi, getACL and
-setACL, ACLs other than the open one, containers, times to live, persistent watches, and paths
-beyond 1,000 bytes.
+Not drawn: multi, getACL and setACL, ACLs other than the open one, containers, times to live,
+persistent watches, and paths beyond 1,000 bytes.
 """
 
 import random

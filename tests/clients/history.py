@@ -5,7 +5,7 @@ knowledge of the server. A request whose connection broke before its reply may o
 check holds each answer only against what other answers prove.
 
 - *Atomicity, one order*: each update has a zxid of its own, and all parts of a multi have the same one. The updates
-  of a session have their zxids in the order of sending.
+  of a session have their zxids in the order of sending. Replies come in the order of their requests.
 - *Single system image*: the zxids of a connection never decrease. An answer at zxid Z shows every update that is
   proven to have a zxid up to Z, and the version, data and zxid of a znode agree in all answers.
 - *Ordered notifications*: an answer at zxid Z comes after the events of all changes up to Z that its connection
@@ -21,7 +21,7 @@ DATA_CHANGES = (CREATE, SET, DELETE)
 
 @dataclasses.dataclass
 class Moment:
-    """One thing that a client saw. `kind` is connected, asked, replied, event or lost."""
+    """One thing that a client saw. `kind` is connected, asked, replied, disorder, event or lost."""
 
     kind: str
     session: int = 0
@@ -30,7 +30,7 @@ class Moment:
     operation: object = None
     """Asked: a tuple (name, path, ...); multi: ("multi", [tuples])."""
     result: object = None
-    """Replied: an error code, or for each kind what it returns."""
+    """Replied: an error code, or for each kind what it returns. Disorder: the xid that came in place of `xid`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +77,8 @@ class Check:
                 asked[moment.xid] = moment.operation
             elif moment.kind == "lost":
                 self.give_up(asked)
+            elif moment.kind == "disorder":
+                self.violated(f"session {session:#x}: the reply to {moment.result} came in place of {moment.xid}")
             elif moment.kind == "replied":
                 operation = asked.pop(moment.xid)
                 proven = list(proven_by(operation, moment))

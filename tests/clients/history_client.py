@@ -35,6 +35,7 @@ class Client:
         self.last_zxid = 0
         self.resume = {}
         self.numbers = itertools.count()
+        self.has_ended = False
 
     def run(self):
         while not self.stop.is_set():
@@ -51,11 +52,19 @@ class Client:
             try:
                 while not self.stop.is_set():
                     self.window()
-                self.session.close()
-            except (OSError, AssertionError, ConnectionError):
+                self.close()
+            except OSError:
                 pass
             self.history.append(Moment("lost"))
             self.session.drop()
+        self.has_ended = True
+
+    def close(self):
+        """Ends the session. Its reply checks nothing: the server may be killed meanwhile."""
+        try:
+            self.session.close()
+        except AssertionError:
+            pass
 
     def window(self):
         asked = []
@@ -74,7 +83,9 @@ class Client:
                     event = Event.of(reply)
                     self.history.append(Moment("event", zxid=event.zxid, operation=(event.kind, event.path)))
                     continue
-                assert reply.xid == xid
+                if reply.xid != xid:
+                    self.history.append(Moment("disorder", xid=xid, zxid=reply.zxid, result=reply.xid))
+                    raise ConnectionError
                 result = decoded(operation, reply)
                 self.history.append(Moment("replied", xid=xid, zxid=reply.zxid, result=result))
                 break
