@@ -220,6 +220,43 @@ def a_backup_without_a_server_opens_the_directory(server, run, restored):
     assert run(copy, "state", "get", "k").stdout == b"v"
 
 
+class OnDirectory(s3_server.Landfast):
+    """`landfast serve` with its objects in a directory of their own."""
+
+    def options(self):
+        return [*super().options(), "--objects", f"file://{self.directory}/objects"]
+
+
+def a_backup_without_a_server_needs_the_objects_of_the_store(server, run, tmp_path):
+    folder = tmp_path / "second"
+    folder.mkdir()
+    other = OnDirectory(folder).start()
+    other.kill()
+    place = ["--offline", "--data-dir", folder / "data"]
+    refused = run(other, "backup", "b.lf", *place)
+    assert refused.returncode == 1 and b"the store keeps objects elsewhere" in refused.stderr, refused.stderr
+    typo = run(other, "backup", "b.lf", *place, "--objects", f"file://{folder}/typo")
+    assert typo.returncode == 1 and b"there is no such directory" in typo.stderr, typo.stderr
+    assert not (folder / "typo").exists()
+    (folder / "empty").mkdir()
+    wrong = run(other, "backup", "b.lf", *place, "--objects", f"file://{folder}/empty")
+    assert wrong.returncode == 1 and b"not this store's" in wrong.stderr, wrong.stderr
+    assert not list(tmp_path.glob("b.lf*"))
+    taken = run(other, "backup", "b.lf", *place, "--objects", f"file://{folder}/objects")
+    assert taken.returncode == 0, taken.stderr
+
+
+def two_backups_to_one_file_do_not_disturb_each_other(server, run, tmp_path):
+    (tmp_path / "b.lf.part").write_bytes(b"of another")
+    refused = run(server, "backup", "b.lf")
+    assert refused.returncode == 1 and b"another backup writes it, or was killed" in refused.stderr, refused.stderr
+    assert (tmp_path / "b.lf.part").read_bytes() == b"of another"
+    (tmp_path / "b.lf.part").unlink()
+    assert run(server, "backup", "b.lf").returncode == 0
+    assert (tmp_path / "b.lf").stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "b.lf.part").exists()
+
+
 def objects_in_a_distant_store_are_listed(near, run, restored, far):  # noqa: F811
     s3 = s3_server.client(near.s3_url)
     s3.put_object(Bucket=BUCKET, Key="k", Body=b"x" * 100_000)
