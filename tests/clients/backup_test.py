@@ -14,6 +14,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 
 import http_api
 import s3_server
+import server as servers
 import waiting
 from distant_objects_test import BUCKET, OnDistantStore, far, near  # noqa: F401
 from s3_server import MIB
@@ -244,6 +245,19 @@ def a_backup_without_a_server_needs_the_objects_of_the_store(server, run, tmp_pa
     assert not list(tmp_path.glob("b.lf*"))
     taken = run(other, "backup", "b.lf", *place, "--objects", f"file://{folder}/objects")
     assert taken.returncode == 0, taken.stderr
+
+
+def the_keys_of_s3_are_given_to_nobody_without_a_token(server, run, restored, tmp_path):
+    folder = tmp_path / "second"
+    folder.mkdir()
+    other = servers.Landfast(folder).start()
+    assert (folder / "data/s3-credentials").exists()
+    assert run(other, "backup", "open.lf").returncode == 0
+    other.kill()
+    assert run(other, "backup", "offline.lf", "--offline", "--data-dir", folder / "data").returncode == 0
+    for file, has_keys in [("open.lf", False), ("offline.lf", True)]:
+        copy, _ = restored(other, file)
+        assert (copy.directory / "data/s3-credentials").exists() == has_keys, file
 
 
 def two_backups_to_one_file_do_not_disturb_each_other(server, run, tmp_path):
