@@ -14,6 +14,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 
 import http_api
 import s3_server
+import server as servers
 import waiting
 from distant_objects_test import BUCKET, OnDistantStore, far, near  # noqa: F401
 from s3_server import MIB
@@ -218,6 +219,56 @@ def a_backup_without_a_server_opens_the_directory(server, run, restored):
     copy, _ = restored(server, "b.lf")
     copy.start()
     assert run(copy, "state", "get", "k").stdout == b"v"
+
+
+class OnDirectory(s3_server.Landfast):
+    """`landfast serve` with its objects in a directory of their own."""
+
+    def options(self):
+        return [*super().options(), "--objects", f"file://{self.directory}/objects"]
+
+
+def a_backup_without_a_server_needs_the_objects_of_the_store(server, run, tmp_path):
+    folder = tmp_path / "second"
+    folder.mkdir()
+    other = OnDirectory(folder).start()
+    other.kill()
+    place = ["--offline", "--data-dir", folder / "data"]
+    refused = run(other, "backup", "b.lf", *place)
+    assert refused.returncode == 1 and b"the store keeps objects elsewhere" in refused.stderr, refused.stderr
+    typo = run(other, "backup", "b.lf", *place, "--objects", f"file://{folder}/typo")
+    assert typo.returncode == 1 and b"there is no such directory" in typo.stderr, typo.stderr
+    assert not (folder / "typo").exists()
+    (folder / "empty").mkdir()
+    wrong = run(other, "backup", "b.lf", *place, "--objects", f"file://{folder}/empty")
+    assert wrong.returncode == 1 and b"not this store's" in wrong.stderr, wrong.stderr
+    assert not list(tmp_path.glob("b.lf*"))
+    taken = run(other, "backup", "b.lf", *place, "--objects", f"file://{folder}/objects")
+    assert taken.returncode == 0, taken.stderr
+
+
+def the_keys_of_s3_are_given_to_nobody_without_a_token(server, run, restored, tmp_path):
+    folder = tmp_path / "second"
+    folder.mkdir()
+    other = servers.Landfast(folder).start()
+    assert (folder / "data/s3-credentials").exists()
+    assert run(other, "backup", "open.lf").returncode == 0
+    other.kill()
+    assert run(other, "backup", "offline.lf", "--offline", "--data-dir", folder / "data").returncode == 0
+    for file, has_keys in [("open.lf", False), ("offline.lf", True)]:
+        copy, _ = restored(other, file)
+        assert (copy.directory / "data/s3-credentials").exists() == has_keys, file
+
+
+def two_backups_to_one_file_do_not_disturb_each_other(server, run, tmp_path):
+    (tmp_path / "b.lf.part").write_bytes(b"of another")
+    refused = run(server, "backup", "b.lf")
+    assert refused.returncode == 1 and b"another backup writes it, or was killed" in refused.stderr, refused.stderr
+    assert (tmp_path / "b.lf.part").read_bytes() == b"of another"
+    (tmp_path / "b.lf.part").unlink()
+    assert run(server, "backup", "b.lf").returncode == 0
+    assert (tmp_path / "b.lf").stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "b.lf.part").exists()
 
 
 def objects_in_a_distant_store_are_listed(near, run, restored, far):  # noqa: F811

@@ -4,7 +4,10 @@ one is gone.
 
 import threading
 
+import pytest
 from kazoo.client import KazooState
+from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE
 
 import several_processes
 import waiting
@@ -103,6 +106,24 @@ def a_process_that_is_killed_is_missed_soon_and_its_clients_go_on_elsewhere(clie
     # A new process takes the place of the old one.
     doomed.start()
     several_processes.are_members(watcher, house)
+
+
+def no_client_changes_what_members_say_of_themselves(clients, house):
+    client = clients(house[0])
+    several_processes.are_members(client, house)
+    members = several_processes.MEMBERS
+    one = f"{members}/{client.get_children(members)[0]}"
+    for attempt in [
+        lambda: client.set(one, b"127.0.0.1:1"),
+        lambda: client.delete(one),
+        lambda: client.set_acls(one, OPEN_ACL_UNSAFE),
+        lambda: client.create(f"{members}/77", b"127.0.0.1:1"),
+        lambda: client.create("/landfast/transactions/collector/n-", b"", sequence=True),
+        lambda: client.create("/landfast/x"),
+    ]:
+        with pytest.raises(NoAuthError):
+            attempt()
+    several_processes.are_members(client, house)
 
 
 def a_process_that_stops_leaves_at_once(clients, house):

@@ -175,6 +175,34 @@ def only_a_subtree_is_copied_and_what_is_above_it_is_made(sides, path):
     assert sorted(target.tree(path)) == [path, f"{path}/a", f"{path}/a/b", f"{path}/a/b/c"]
 
 
+def a_hidden_acl_above_the_path_is_not_copied(sides, path):
+    source, target = sides
+    # Only accounts with ADMIN see the hash.
+    rest = security.make_acl("world", "anyone", read=True, create=True)
+    acl = [security.make_digest_acl("boss", "right", all=True), rest]
+    source.client.create(path, b"", acl=acl)
+    source.client.create(f"{path}/a", b"")
+    error = sides.copy("--path", f"{path}/a", status=1)
+    assert f"{path}: its ACL is hidden; give --from-auth" in error
+    assert target.client.exists(path) is None
+    assert sides.copy("--path", f"{path}/a", "--from-auth", "digest:boss:right")["verified"]
+
+
+def the_counter_of_the_root_is_raised_too(request, sides, tmp_path):
+    both = Sides(PAIRS[0], tmp_path)
+    request.addfinalizer(lambda: [side.close() for side in both])
+    for _ in range(50):
+        last = both.source.client.create("/item-", b"", sequence=True)
+    for name in both.source.client.get_children("/"):
+        if name.startswith("item-") and not last.endswith(name):
+            both.source.client.delete(f"/{name}")
+    assert both.copy()["low_counters"] == 1
+    report = both.copy("--sequences")
+    assert (report["verified"], report["low_counters"], report["raised_counters"]) == (True, 0, 1)
+    made = [side.client.create("/item-", b"", sequence=True) for side in both]
+    assert made[0] == made[1]
+
+
 def a_path_that_is_not_there_is_refused(sides, path):
     error = sides.copy("--path", f"{path}/none", status=1)
     assert f"--path {path}/none" in error and "no such znode" in error
