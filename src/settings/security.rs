@@ -52,8 +52,7 @@ pub(crate) struct Security {
     pub(crate) zookeeper_secure: Listen,
     pub(crate) zookeeper_requires_authentication: bool,
     pub(crate) zookeeper_super_digest: Option<Secret>,
-    /// The only accounts whose passwords are accepted. None: a password is accepted whoever made it
-    /// up.
+    /// The only accounts whose passwords are accepted. None: any password is, also a made-up one.
     pub(crate) zookeeper_accounts: Option<Accounts>,
 }
 
