@@ -231,10 +231,8 @@ impl<'writer> Turn<'writer> {
                     return Err(error);
                 }
             };
-            if is_end
-                && let Ok(planned) = &outcome
-                && self.must_be_halved(planned, &batch)
-            {
+            let is_planned_end = outcome.as_ref().ok().filter(|_| is_end);
+            if is_planned_end.is_some_and(|end| self.must_be_halved(end, &batch)) {
                 self.store = batch.release().await?;
                 return Ok(0);
             }

@@ -20,6 +20,9 @@ pub enum Malformed {
     /// A length is below -1, or a length or count exceeds the rest of the frame.
     #[error("a length does not fit the frame")]
     Length,
+    /// A multi has more parts than one decision may have.
+    #[error("it has more than {0} parts, which is the limit")]
+    Parts(usize),
     /// A part of a multi has an opcode that may not be there.
     #[error("opcode {0} may not be a part")]
     Part(i32),

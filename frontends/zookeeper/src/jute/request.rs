@@ -232,11 +232,20 @@ fn multi(
             return Ok(requests);
         }
         if requests.len() >= PARTS_MAX {
-            return Err(Malformed::Length);
+            return Err(Malformed::Parts(PARTS_MAX));
         }
         let operation = operation_of(opcode).ok_or(Malformed::Part(opcode))?;
         requests.push(match body(operation, frame)? {
             Request::Refuse(error) => Request::RefuseUpdate(error),
+            // As in ZooKeeper, a part of a multi read sets no watch.
+            Request::GetData { path, .. } => Request::GetData {
+                path,
+                watching: Watching::No,
+            },
+            Request::GetChildren { path, .. } => Request::GetChildren {
+                path,
+                watching: Watching::No,
+            },
             request => request,
         });
         operations.push(operation);
