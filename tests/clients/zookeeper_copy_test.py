@@ -130,7 +130,8 @@ def changes_during_a_copy_are_copied(sides, path):
 
 def a_source_that_never_rests_is_reported(sides, path):
     source, _ = sides
-    source.create_all([path, f"{path}/busy"])
+    # A pass over many znodes takes longer than a change.
+    source.create_all([path, f"{path}/busy", *(f"{path}/rest-{number:03}" for number in range(400))])
     stop = threading.Event()
     client = source.connected()
 

@@ -173,7 +173,7 @@ fn logs_go_to_stderr_and_hold_no_secret() {
             .env("LANDFAST_LOG", "trace")
             .env("LANDFAST_S3_ACCESS_KEY", "access")
             .env("LANDFAST_S3_SECRET_KEY", "open sesame too")
-            .env("LANDFAST_TOKEN", "open sesame"),
+            .env("LANDFAST_TOKEN", "open-sesame"),
     );
     server
         .get("/v1/status")

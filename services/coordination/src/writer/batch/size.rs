@@ -13,9 +13,11 @@ use crate::{
     records::{Effect, NodeState, Touched},
 };
 
-/// An estimate of what a touched znode, an answer or an event takes beside its path and ACL, in
-/// bytes.
+/// What a state or an answer takes beside its path and ACL, in bytes.
 const FIXED_BYTES: usize = 96;
+
+/// What an event or a deleted znode takes beside its path and ACL, in bytes.
+const SHORT_BYTES: usize = 32;
 
 impl Batch<'_> {
     /// Whether the next request with this plan needs more than `bytes_max` anywhere.
@@ -43,7 +45,7 @@ impl Batch<'_> {
         match effect {
             Effect::Create { path, acl, .. } => {
                 acls.insert(path, acl.len());
-                2 * path.len() + self.events_len(path, acls)
+                FIXED_BYTES + 2 * path.len() + self.events_len(path, acls)
             }
             Effect::Delete { paths } | Effect::Close { paths } => {
                 paths.iter().map(|path| self.events_len(path, acls)).sum()
@@ -63,7 +65,7 @@ impl Batch<'_> {
     fn events_len(&self, path: &str, acls: &BTreeMap<&str, usize>) -> usize {
         let parent = path::split(path).map_or("/", |(parent, _)| parent);
         let of_acls = self.acl_len(path, acls) + self.acl_len(parent, acls);
-        2 * (FIXED_BYTES + path.len()) + of_acls
+        2 * (SHORT_BYTES + path.len()) + of_acls
     }
 
     fn acl_len(&self, path: &str, acls: &BTreeMap<&str, usize>) -> usize {
@@ -75,11 +77,9 @@ impl Batch<'_> {
 }
 
 fn touched_len(touched: &[Touched]) -> usize {
-    let of_acl = |touched: &Touched| touched.becomes.as_ref().map_or(0, |state| state.acl.len());
-    touched
-        .iter()
-        .map(|touched| FIXED_BYTES + touched.path.len() + of_acl(touched))
-        .sum()
+    let of_state = |state: &NodeState| FIXED_BYTES + state.acl.len();
+    let of_one = |one: &Touched| one.becomes.as_ref().map_or(SHORT_BYTES, of_state);
+    touched.iter().map(|one| one.path.len() + of_one(one)).sum()
 }
 
 fn effect_len(effect: &Effect) -> usize {
