@@ -28,6 +28,18 @@ use crate::{
 /// Longer than it takes until work begins and its pack is put, and than the pause after a failure.
 const WHILE: Duration = Duration::from_secs(10);
 
+/// Waits in virtual time until `holds` is true, for an hour at most.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let mut moments = tokio::time::interval(Duration::from_millis(50));
+    let waited = async {
+        while !holds().await {
+            moments.tick().await;
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_hours(1), waited).await;
+    in_time.unwrap_or_else(|_| panic!("waited an hour for {what}"));
+}
+
 /// The fate of a put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Put {
@@ -158,8 +170,10 @@ fn packs_of_a_merge_are_read_and_deleted_beside_each_other() {
         for number in 0..20 {
             write(&node, number, 1).await;
         }
-        tokio::time::sleep(WHILE).await;
-        assert_eq!(node.engine.figures().compacted, 20);
+        until("the packs to be merged and deleted", async || {
+            node.engine.figures().compacted == 20 && packs(&world).await.0 == 1
+        })
+        .await;
         let most = [&fates.gets, &fates.deletes].map(|calls| calls.most.load(Ordering::Relaxed));
         assert_eq!(most, [16, 16]);
     });
@@ -184,8 +198,10 @@ fn dead_packs_are_deleted_on_a_full_disk() {
         world.fill_disk_of_objects();
         overwrite(&node, 1, 0..2).await;
         overwrite(&node, 2, 0..3).await;
-        tokio::time::sleep(WHILE).await;
-        assert_eq!(packs(&world).await.0, 1, "two are mostly dead");
+        until("the pack without live values to be deleted", async || {
+            packs(&world).await.0 == 1
+        })
+        .await;
         world.empty_disk_of_objects();
         assert_eq!(shown(&node, "k1-2").await, Some(value(2_048, 2)));
     });
@@ -203,15 +219,19 @@ fn copies_of_values_that_were_not_moved_are_dead() {
         for number in 0..4 {
             write(&node, number, 5).await;
         }
-        tokio::time::sleep(WHILE).await;
+        until("every write to have its pack", async || {
+            packs(&world).await.0 == 4
+        })
+        .await;
         // Two values of each stay: they fill one pack, which is put, and begin another.
         fates.puts_are(&[Put::Done, Put::Refused]);
         let all = (0..4).map(|number| overwrite(&node, number, 0..3));
         futures_util::future::join_all(all.collect::<Vec<_>>()).await;
-        tokio::time::sleep(Duration::from_mins(1)).await;
-        assert!(fates.puts.lock().expect("no panic").is_empty());
-        let (count, bytes) = packs(&world).await;
-        assert!(bytes < 9 * 2_048, "{bytes} bytes in {count} packs");
+        until("the dead copies to be compacted", async || {
+            let is_refused = fates.puts.lock().expect("no panic").is_empty();
+            is_refused && packs(&world).await.1 < 9 * 2_048
+        })
+        .await;
         assert_eq!(shown(&node, "k3-4").await, Some(value(2_048, 4)));
     });
 }
