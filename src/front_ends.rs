@@ -8,7 +8,7 @@ use coordination::Gateway;
 use http_client::Trust;
 use http_frontend::{Backend, Limits, Services};
 use in_process::SystemEntropy;
-use listener::{Tls, TlsFiles, signature::Keys};
+use listener::{Tls, signature::Keys};
 use sandbox::SharedFiles;
 use tokio::{sync::watch, task::JoinSet};
 use transactions::{membership::Address, serializable::Volumes};
@@ -19,7 +19,7 @@ use crate::{
     memory_service,
     open_files::Connections,
     overview::Overview,
-    settings::{HostName, Listen, Secret, Security, Settings, VolumesSocket},
+    settings::{HostName, Listen, Port, Secret, Security, Settings, VolumesSocket},
 };
 
 /// The time for ZooKeeper connections to finish when the server stops.
@@ -31,26 +31,18 @@ pub(crate) struct FrontEnds {
     running: JoinSet<&'static str>,
     bound: Vec<(&'static str, SocketAddr)>,
     connections: Connections,
-    /// The certificate of the ports with TLS.
-    tls: Option<Tls>,
     stop: watch::Sender<bool>,
 }
 
 impl FrontEnds {
-    /// None yet. The open files that the process may have are divided among them here. Errors: the
-    /// certificate cannot be used.
-    pub(crate) fn none(security: &Security) -> anyhow::Result<Self> {
-        let tls = security.tls.clone().map(|files| {
-            let client_ca = None;
-            Tls::load(TlsFiles { client_ca, ..files }).context("--tls-cert and --tls-key")
-        });
-        Ok(Self {
+    /// None yet. The open files that the process may have are divided among them here.
+    pub(crate) fn none() -> Self {
+        Self {
             running: JoinSet::new(),
             bound: Vec::new(),
             connections: Connections::allowed(),
-            tls: tls.transpose()?,
             stop: watch::Sender::new(false),
-        })
+        }
     }
 
     /// The limits of the main listener, which requests from functions share. A body that is longer
@@ -116,13 +108,13 @@ impl FrontEnds {
         let limits = self.limits();
         let backend = Arc::new(Backend::new(Arc::clone(services), &limits));
         if let Listen::At(address) = settings.http {
-            let token = settings.security.token_at(address);
-            self.start_main(address, token, overview, Arc::clone(&backend))
+            let security = &settings.security;
+            self.start_main(address, security, overview, Arc::clone(&backend))
                 .await?;
         }
         if let Listen::At(address) = settings.routes {
-            let hosts = &settings.routes_hosts;
-            self.start_routes(address, hosts, overview, backend).await?;
+            self.start_routes(address, settings, overview, backend)
+                .await?;
         }
         Ok(())
     }
@@ -130,11 +122,13 @@ impl FrontEnds {
     async fn start_main(
         &mut self,
         address: SocketAddr,
-        token: Option<String>,
+        security: &Security,
         overview: &Arc<Overview>,
         backend: Arc<Backend>,
     ) -> anyhow::Result<()> {
-        if token.is_none() && !address.ip().is_loopback() {
+        let token = security.token_at(address);
+        let is_open = token.is_none() && !security.requires_certificate(Port::Http);
+        if is_open && !address.ip().is_loopback() {
             tracing::warn!(%address, "anyone who reaches this address may run functions and change state: no token is asked for; give --http-token-file");
         }
         let keys = memory_service::given_keys()?;
@@ -145,7 +139,7 @@ impl FrontEnds {
                 access_key: keys.access_key,
                 secret_key: keys.secret_key,
             }),
-            tls: self.tls.clone(),
+            tls: loaded(security, Port::Http)?,
             limits: self.limits(),
         };
         let server = bound("--http", address, || http_frontend::bind(config.clone())).await?;
@@ -162,14 +156,15 @@ impl FrontEnds {
     async fn start_routes(
         &mut self,
         address: SocketAddr,
-        hosts: &[HostName],
+        settings: &Settings,
         overview: &Arc<Overview>,
         backend: Arc<Backend>,
     ) -> anyhow::Result<()> {
+        let hosts = &settings.routes_hosts;
         let config = http_frontend::RoutesConfig {
             address,
             hosts: hosts.iter().map(|HostName(host)| host.clone()).collect(),
-            tls: self.tls.clone(),
+            tls: loaded(&settings.security, Port::Routes)?,
             limits: Limits {
                 connections_max: self.connections.routes,
                 ..self.limits()
@@ -194,12 +189,9 @@ impl FrontEnds {
         overview: &Arc<Overview>,
     ) -> anyhow::Result<()> {
         let security = &settings.security;
-        let secure = match (security.zookeeper_secure, &security.tls) {
-            (Listen::At(address), Some(files)) => {
-                let loaded = Tls::load(files.clone()).context("--zookeeper-secure-listen");
-                Some((address, loaded?))
-            }
-            _ => None,
+        let secure = match security.zookeeper_secure {
+            Listen::At(address) => loaded(security, Port::Zookeeper)?.map(|tls| (address, tls)),
+            Listen::Off => None,
         };
         let super_digest = security.zookeeper_super_digest.clone();
         let config = zookeeper_frontend::Config {
@@ -247,7 +239,7 @@ impl FrontEnds {
             functions: Arc::clone(objects) as Arc<_>,
             connections_max: self.connections.s3,
             files: Arc::new(FilesOfMemory(files)),
-            tls: self.tls.clone().zip(trusted(&settings.security)?),
+            tls: loaded(&settings.security, Port::S3)?.zip(trusted(&settings.security)?),
         };
         let bind = || s3_frontend::bind(config.clone(), service.clone());
         let server = bound("--s3", address, bind).await?;
@@ -347,15 +339,27 @@ impl s3_frontend::FilesInMemory for FilesOfMemory {
     }
 }
 
-/// The authorities of the other servers' certificates. None: no port has TLS.
+/// The certificate of a port. None: it has no TLS. Errors: it cannot be used.
+fn loaded(security: &Security, port: Port) -> anyhow::Result<Option<Tls>> {
+    let loaded = security.tls_at(port).map(Tls::load).transpose();
+    loaded.context("--tls-cert, --tls-key and --tls-client-ca")
+}
+
+/// The authorities of the other servers' certificates, and this server's own if they may ask for
+/// it. None: no port has TLS.
 ///
 /// Errors: they cannot be read.
 pub(crate) fn trusted(security: &Security) -> anyhow::Result<Option<Trust>> {
-    let trust = match (&security.tls, &security.trusted) {
-        (None, _) => return Ok(None),
-        (Some(_), Some(path)) => Trust::in_file(path).context("--tls-ca")?,
-        // Without any, the other servers are not trusted, and there may be none.
-        (Some(_), None) => Trust::in_system().unwrap_or_default(),
+    let Some(files) = &security.tls else {
+        return Ok(None);
     };
-    Ok(Some(trust))
+    let trust = match &security.trusted {
+        Some(path) => Trust::in_file(path).context("--tls-ca")?,
+        // Without any, the other servers are not trusted, and there may be none.
+        None => Trust::in_system().unwrap_or_default(),
+    };
+    Ok(Some(match &files.client_ca {
+        Some(_) => trust.with_identity(&files.certificate, &files.key)?,
+        None => trust,
+    }))
 }

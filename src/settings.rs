@@ -24,13 +24,13 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 use http::uri::Authority;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use self::store::Provider;
 pub(crate) use self::{
     function_memory::Memory,
     listen::{HostName, Listen, VolumesSocket},
-    security::{ClientCertificates, Secret, Security},
+    security::{ClientCertificates, Port, Secret, Security},
     store::{ObjectSettings, Places, StoreSettings, UserStore, VolumesCache},
 };
 
@@ -135,6 +135,7 @@ pub(crate) struct Options {
         value_name = "WORD,WORD",
         value_delimiter = ','
     )]
+    #[serde(deserialize_with = "words")]
     zookeeper_four_letter_words: Option<Vec<String>>,
     /// Where S3 clients connect, or `off` [default: 127.0.0.1:7601; off with a shared store]
     #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
@@ -172,11 +173,16 @@ pub(crate) struct Options {
     /// The certificate's key, PEM
     #[arg(long, env = "LANDFAST_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// The authorities that sign the certificates of clients of ZooKeeper's secure port, PEM
+    /// The authorities that sign the certificates of clients, PEM. Every port with TLS then requires one
     #[arg(long, env = "LANDFAST_TLS_CLIENT_CA", value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// Whether these clients present certificates, like ssl.clientAuth [default: required with --tls-client-ca, else none]
-    #[arg(long, env = "LANDFAST_TLS_CLIENT_CERTIFICATES")]
+    /// Which ports ask for client certificates, like ssl.clientAuth: required, optional or none for all, or for some as in
+    /// routes=none,s3=optional; the ports are http, routes, s3 and zookeeper [default: required]
+    #[arg(
+        long,
+        env = "LANDFAST_TLS_CLIENT_CERTIFICATES",
+        value_name = "[PORT=]MODE,[PORT=]MODE"
+    )]
     tls_client_certificates: Option<ClientCertificates>,
     /// The authorities that sign the certificates of the other servers of a shared store, PEM [default: those of this system]
     #[arg(long, env = "LANDFAST_TLS_CA", value_name = "FILE")]
@@ -215,6 +221,20 @@ pub(crate) struct Options {
     /// Seconds that a stop waits for functions at work; their callers then learn that the server stopped [default: 10]
     #[arg(long, env = "LANDFAST_STOP_WAIT_S", value_name = "SECONDS")]
     stop_wait_s: Option<u64>,
+}
+
+/// Words of the file: a list, or one text as on the command line.
+fn words<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a text or a list of texts")]
+    enum Words {
+        Text(String),
+        List(Vec<String>),
+    }
+    Ok(Some(match Words::deserialize(value)? {
+        Words::Text(text) => text.split(',').map(|word| word.trim().to_owned()).collect(),
+        Words::List(words) => words,
+    }))
 }
 
 /// The complete settings, limited to the features of this build.

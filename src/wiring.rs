@@ -99,7 +99,7 @@ impl RunningServer {
         settings: &Settings,
         overview: &Arc<Overview>,
     ) -> anyhow::Result<Self> {
-        let mut front_ends = FrontEnds::none(&settings.security)?;
+        let mut front_ends = FrontEnds::none();
         let services = Arc::<Services>::default();
         let locked = provider::lock(settings).await?;
         front_ends.start_http(settings, overview, &services).await?;

@@ -5,7 +5,7 @@ use std::{
     fmt,
     io::{self, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -48,6 +48,30 @@ pub(crate) struct Target {
     /// The authorities of an `https` server's certificate, PEM, instead of those of the system; only from the environment
     #[arg(skip = std::env::var_os("LANDFAST_TLS_CA").map(PathBuf::from))]
     ca: Option<PathBuf>,
+    /// A certificate for servers that ask for one, PEM, and its key; only from the environment
+    #[arg(skip = std::env::var_os("LANDFAST_TLS_CLIENT_CERT").map(PathBuf::from))]
+    certificate: Option<PathBuf>,
+    #[arg(skip = std::env::var_os("LANDFAST_TLS_CLIENT_KEY").map(PathBuf::from))]
+    key: Option<PathBuf>,
+}
+
+/// The authorities in a file, or those of the system, and a certificate for servers that ask for
+/// one. The key may be in the same file.
+pub(crate) fn trust(
+    ca: Option<&Path>,
+    certificate: Option<&Path>,
+    key: Option<&Path>,
+) -> anyhow::Result<Trust> {
+    let trust = match ca {
+        Some(path) => Trust::in_file(path).context("LANDFAST_TLS_CA")?,
+        None => Trust::in_system().context("give a file of authorities in LANDFAST_TLS_CA")?,
+    };
+    Ok(match certificate {
+        Some(certificate) => trust
+            .with_identity(certificate, key.unwrap_or(certificate))
+            .context("the certificate for servers that ask for one")?,
+        None => trust,
+    })
 }
 
 /// A response's body. Errors: it is not `what` was asked for.
@@ -176,6 +200,7 @@ impl Target {
 
     fn unanswered(&self, error: Error, path: &str) -> anyhow::Error {
         let url = &self.url;
+        let is_tls = url.starts_with("https:");
         match error {
             Error::TooLong { bytes_max, .. } => {
                 anyhow!("{url}{path} answers with more than {bytes_max} bytes")
@@ -186,11 +211,16 @@ impl Target {
             ),
             Error::NoResponse(_) | Error::Incomplete { .. } => Unavailable(format!(
                 "{url}: the server closed the connection before it answered; it may have executed the request. If it \
-                 always does this, it does not speak HTTP: give the address after `http=` in the line `ready`"
+                 always does this, it does not speak HTTP: give the address after `http=` in the line `ready`{}",
+                if is_tls {
+                    "; or it wants a certificate: give one in LANDFAST_TLS_CLIENT_CERT"
+                } else {
+                    ""
+                }
             ))
             .into(),
             error => {
-                let trusted = if url.starts_with("https:") {
+                let trusted = if is_tls {
                     ", and is the authority of its certificate in LANDFAST_TLS_CA"
                 } else {
                     ""
@@ -233,11 +263,11 @@ impl Target {
 
     /// The authorities of the server's certificate, if it has one.
     fn trust(&self) -> anyhow::Result<Trust> {
-        match &self.ca {
-            _ if !self.url.starts_with("https:") => Ok(Trust::default()),
-            Some(path) => Trust::in_file(path).context("LANDFAST_TLS_CA"),
-            None => Trust::in_system().context("give a file of authorities in LANDFAST_TLS_CA"),
+        if !self.url.starts_with("https:") {
+            return Ok(Trust::default());
         }
+        let (certificate, key) = (self.certificate.as_deref(), self.key.as_deref());
+        trust(self.ca.as_deref(), certificate, key)
     }
 }
 

@@ -5,12 +5,12 @@ use std::{
     env, fmt, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
+    str::FromStr,
     sync::Arc,
 };
 
 use anyhow::{Context as _, bail, ensure};
-use clap::ValueEnum;
-use listener::TlsFiles;
+use listener::{ClientCertificates as Mode, TlsFiles};
 use serde::Deserialize;
 use zookeeper_frontend::authentication::Accounts;
 
@@ -21,16 +21,59 @@ const TOKEN_FILE_BYTES_MAX: u64 = 4096;
 /// The longest file of accounts, in bytes.
 const ACCOUNTS_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Whether clients of ZooKeeper's secure port present certificates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum ClientCertificates {
-    /// They are not asked for one.
-    None,
-    /// One without a certificate is served too.
-    Optional,
-    /// One without a certificate is refused.
-    Required,
+/// A port that may have TLS. ZooKeeper's is the secure one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Port {
+    Http,
+    Routes,
+    S3,
+    Zookeeper,
+}
+
+/// Whether the clients of each [`Port`] present certificates. None: they are not asked for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct ClientCertificates([Option<Mode>; 4]);
+
+impl Port {
+    const NAMES: [&str; 4] = ["http", "routes", "s3", "zookeeper"];
+}
+
+impl Default for ClientCertificates {
+    fn default() -> Self {
+        Self([Some(Mode::Required); 4])
+    }
+}
+
+impl FromStr for ClientCertificates {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut modes = Self::default().0;
+        for part in text.split(',') {
+            let (port, mode) = part.split_once('=').unwrap_or(("", part));
+            let mode = match mode {
+                "none" => None,
+                "optional" => Some(Mode::Optional),
+                "required" => Some(Mode::Required),
+                _ => return Err(format!("{mode:?}: give required, optional or none")),
+            };
+            match Port::NAMES.iter().position(|name| *name == port) {
+                Some(port) => modes[port] = mode,
+                None if port.is_empty() => modes = [mode; 4],
+                None => return Err(format!("{port}: the ports are {}", Port::NAMES.join(", "))),
+            }
+        }
+        Ok(Self(modes))
+    }
+}
+
+impl TryFrom<String> for ClientCertificates {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
 }
 
 /// A text that is never shown.
@@ -40,8 +83,9 @@ pub(crate) struct Secret(pub(crate) String);
 /// The settings that make a server safe on a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Security {
-    /// The certificate of every port with TLS. The client authority is for ZooKeeper's alone.
+    /// The certificate of every port with TLS. Use [`Security::tls_at`] for what a port asks for.
     pub(crate) tls: Option<TlsFiles>,
+    client_certificates: ClientCertificates,
     /// The authorities of the other servers' certificates. None: those of the system.
     pub(crate) trusted: Option<PathBuf>,
     /// The token that HTTP requests must carry, and that this server sends to others of its store.
@@ -70,6 +114,21 @@ impl Security {
         token.map(|Secret(token)| token.clone())
     }
 
+    /// The files of a port. None: it has no TLS.
+    pub(crate) fn tls_at(&self, port: Port) -> Option<TlsFiles> {
+        let files = self.tls.clone()?;
+        let ClientCertificates(modes) = self.client_certificates;
+        let client_ca = files.client_ca.clone();
+        let client_ca = client_ca.and_then(|(path, _)| Some((path, modes[port as usize]?)));
+        Some(TlsFiles { client_ca, ..files })
+    }
+
+    /// Whether a port refuses clients without a verified certificate.
+    pub(crate) fn requires_certificate(&self, port: Port) -> bool {
+        let clients = self.tls_at(port).and_then(|files| files.client_ca);
+        clients.is_some_and(|(_, mode)| mode == Mode::Required)
+    }
+
     /// Refuses ports that others reach without TLS or without authentication.
     pub(super) fn check(
         &self,
@@ -82,12 +141,7 @@ impl Security {
         let tls = "give --tls-cert and --tls-key";
         let has_accounts = self.zookeeper_accounts.is_some();
         let identifies = (self.zookeeper_requires_authentication && has_accounts)
-            || self.tls.as_ref().is_some_and(|tls| {
-                let required = listener::ClientCertificates::Required;
-                tls.client_ca
-                    .as_ref()
-                    .is_some_and(|(_, clients)| *clients == required)
-            });
+            || self.requires_certificate(Port::Zookeeper);
         let identified = "give --zookeeper-require-auth and --zookeeper-accounts-file, or --tls-client-ca and required certificates";
         // ZooKeeper's plain port never has TLS.
         let rules = [
@@ -107,8 +161,8 @@ impl Security {
             (
                 "--http",
                 http,
-                self.token.is_some(),
-                "give --http-token-file or LANDFAST_TOKEN",
+                self.token.is_some() || self.requires_certificate(Port::Http),
+                "give --http-token-file or LANDFAST_TOKEN, or --tls-client-ca and required certificates",
             ),
             // Requests to S3 are always signed, and functions authenticate their own callers.
             ("--s3", s3, has_tls, tls),
@@ -163,6 +217,7 @@ impl Options {
         let token = in_file.or(in_environment);
         Ok(Security {
             tls,
+            client_certificates: self.tls_client_certificates.unwrap_or_default(),
             trusted: self.tls_ca.clone(),
             token,
             is_token_everywhere,
@@ -186,24 +241,18 @@ impl Options {
             (Some(_), None) => bail!("--tls-cert: give its key too, by --tls-key"),
             (None, Some(_)) => bail!("--tls-key: give its certificate too, by --tls-cert"),
         };
-        let required = ClientCertificates::Required;
-        let clients = match (&self.tls_client_ca, self.tls_client_certificates) {
-            (_, Some(ClientCertificates::None)) | (None, None) => None,
-            (None, Some(_)) => bail!(
-                "--tls-client-certificates: give the authority that signs them, by --tls-client-ca"
-            ),
-            (Some(path), clients) => Some((
-                path.clone(),
-                match clients.unwrap_or(required) {
-                    ClientCertificates::Optional => listener::ClientCertificates::Optional,
-                    _ => listener::ClientCertificates::Required,
-                },
-            )),
-        };
+        let asks = self.tls_client_certificates.unwrap_or_default();
+        ensure!(
+            self.tls_client_ca.is_some()
+                || self.tls_client_certificates.is_none()
+                || asks == ClientCertificates([None; 4]),
+            "--tls-client-certificates: give the authority that signs them, by --tls-client-ca"
+        );
+        let client_ca = self.tls_client_ca.clone();
         Ok(Some(TlsFiles {
             certificate,
             key,
-            client_ca: clients,
+            client_ca: client_ca.map(|path| (path, Mode::Required)),
         }))
     }
 }

@@ -44,6 +44,15 @@ fn the_hosts_of_routes_are_names_without_a_port() {
 }
 
 #[test]
+fn four_letter_words_are_a_list_or_one_text_as_in_zoo_cfg() {
+    for file in ["[\"ruok\", \"srvr\"]", "\"ruok, srvr\""] {
+        let settings = written(&format!("zookeeper_four_letter_words = {file}")).settle();
+        let words = settings.expect("settings").zookeeper_four_letter_words;
+        assert_eq!(words, ["ruok", "srvr"]);
+    }
+}
+
+#[test]
 fn what_this_build_lacks_is_refused_by_name() {
     for (file, complaint) in [
         (
@@ -187,6 +196,11 @@ fn beyond_this_machine_each_port_needs_tls_and_authentication() {
             "give --http-token-file or LANDFAST_TOKEN",
         ),
         (
+            TLS.to_owned()
+                + "http = \"0.0.0.0:0\"\ntls_client_ca = \"a\"\ntls_client_certificates = \"http=optional\"",
+            "give --http-token-file or LANDFAST_TOKEN, or --tls-client-ca",
+        ),
+        (
             TLS.to_owned() + secure,
             "give --zookeeper-require-auth and --zookeeper-accounts-file, or --tls-client-ca",
         ),
@@ -221,6 +235,36 @@ fn beyond_this_machine_each_port_needs_tls_and_authentication() {
         let settings = written(&file).settle().expect("it is safe");
         let shown = format!("{settings:?}");
         assert!(!shown.contains("open-sesame") && !shown.contains("tpUq"));
+    }
+}
+
+/// Which clients are asked for a certificate, port by port; where all need one, no token is needed.
+#[test]
+fn a_required_certificate_stands_for_the_token_and_each_port_has_its_own_rule() {
+    use listener::ClientCertificates::{Optional, Required};
+    let file = TLS.to_owned() + "http = \"0.0.0.0:0\"\ntls_client_ca = \"a\"\n";
+    for (clients, expected) in [
+        (None, [Some(Required); 4]),
+        (
+            Some("routes=none,s3=optional"),
+            [Some(Required), None, Some(Optional), Some(Required)],
+        ),
+        (
+            Some("none,http=required"),
+            [Some(Required), None, None, None],
+        ),
+    ] {
+        let clients = clients.map(|text| format!("tls_client_certificates = {text:?}"));
+        let settings = written(&(file.clone() + &clients.unwrap_or_default()));
+        let security = settings.settle().expect("it is safe").security;
+        let asked = [Port::Http, Port::Routes, Port::S3, Port::Zookeeper].map(|port| {
+            let files = security.tls_at(port).expect("it has TLS");
+            files.client_ca.map(|(_, mode)| mode)
+        });
+        assert_eq!(asked, expected);
+    }
+    for wrong in ["need", "http=need", "ftp=none", "", "http"] {
+        wrong.parse::<ClientCertificates>().expect_err(wrong);
     }
 }
 

@@ -187,6 +187,8 @@ class LandfastBeside(Landfast):
 class ZooKeeper(Server):
     """A standalone ZooKeeper with its defaults."""
 
+    settings = ""
+
     def start(self):
         if not self.port:
             with socket.create_server(("127.0.0.1", 0)) as free:
@@ -195,6 +197,7 @@ class ZooKeeper(Server):
         config.write_text(
             f"tickTime=2000\ndataDir={self.directory}/data\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
             "maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\nextendedTypesEnabled=true\n"
+            f"{self.settings}"
         )
         peer = REPOSITORY / "target/peers/zookeeper"
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"

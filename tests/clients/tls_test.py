@@ -39,6 +39,8 @@ class Secure(s3_server.Landfast):
     """`landfast serve` with TLS on every port. The certificate is in its directory, where a test may replace it."""
 
     more = ()
+    # The name of a client certificate.
+    identity = None
 
     def options(self):
         self.secure_port = getattr(self, "secure_port", 0)
@@ -74,6 +76,8 @@ class Secure(s3_server.Landfast):
     def ask(self, path="/v1/status", token=TOKEN, port=None, method="GET", body=None, **headers):
         """The status and the body of one request over TLS."""
         context = ssl.create_default_context(cafile=CA)
+        if self.identity:
+            context.load_cert_chain(FOLDER / f"{self.identity}.pem", FOLDER / f"{self.identity}-key.pem")
         connection = http.client.HTTPSConnection(
             "127.0.0.1", port or self.http_port, timeout=waiting.GUARD_SECONDS, context=context
         )
@@ -169,6 +173,31 @@ def a_required_client_certificate_keeps_others_out(secure, kazoo):
     assert server.log_lines("the TLS handshake failed")
 
 
+def a_port_serves_the_clients_whose_certificates_it_asks_for(secure, monkeypatch):
+    server = secure("--tls-client-ca", CA, "--tls-client-certificates", "routes=none")
+    ports = [server.http_port, server.s3_port]
+    for server.identity in [None, "stranger"]:
+        for port in ports:
+            with pytest.raises((ssl.SSLError, OSError)):
+                server.ask("/health/live", port=port)
+    server.identity = None
+    assert server.ask("/", port=server.routes_port)[0] == 404
+    ran = _command_line(server, "status", LANDFAST_TOKEN=TOKEN, LANDFAST_TLS_CA=CA)
+    assert ran.returncode != 0 and "LANDFAST_TLS_CLIENT_CERT" in ran.stderr
+    server.identity = "client"
+    # The token is asked for as well, because there is one.
+    assert [server.ask(token=token)[0] for token in [TOKEN, "wrong"]] == [200, 401]
+    _s3(server).create_bucket(Bucket="bucket")
+    for name, end in [("CERT", ""), ("KEY", "-key")]:
+        monkeypatch.setenv(f"LANDFAST_TLS_CLIENT_{name}", str(FOLDER / f"client{end}.pem"))
+    ran = _command_line(server, "status", LANDFAST_TOKEN=TOKEN, LANDFAST_TLS_CA=CA)
+    assert ran.returncode == 0, ran.stderr
+    import landfast
+
+    with landfast.connect(server.http_url, token=TOKEN, ca=CA) as client:
+        client.state().put("a", b"1")
+
+
 def only_the_passwords_of_accounts_open_a_session(secure, kazoo, tmp_path):
     accounts = tmp_path / "accounts"
     accounts.write_text("# user:password\nuser:tpUq/4Pn5A64fVZyQ0gOJ8ZWqkY=\n")
@@ -204,7 +233,10 @@ def _s3(server, ca=CA):
         aws_access_key_id=s3_server.ACCESS_KEY,
         aws_secret_access_key=s3_server.SECRET_KEY,
         verify=ca,
-        config=botocore.client.Config(retries={"max_attempts": 0}),
+        config=botocore.client.Config(
+            retries={"max_attempts": 0},
+            client_cert=server.identity and tuple(str(FOLDER / f"{server.identity}{end}.pem") for end in ["", "-key"]),
+        ),
     )
 
 
@@ -403,9 +435,11 @@ def a_silent_peer_holds_no_other_up(secure, kazoo):
 
 
 class SecureBeside(Secure):
-    """One of several secure servers on one Redis."""
+    """One of several secure servers on one Redis, which ask each other for certificates."""
 
     redis = None
+    identity = "client"
+    more = ("--tls-client-ca", CA)
 
     def options(self):
         mine = super().options()

@@ -2,6 +2,9 @@
 
 import json
 import os
+import pathlib
+import re
+import socket
 import subprocess
 
 from kazoo.client import KazooClient
@@ -14,17 +17,39 @@ FAN_OUT = 200
 COPY_SECONDS = 60 + ZNODES // 50
 
 
+TLS = pathlib.Path(__file__).parent / "testdata/tls"
+
+
 class ZooKeeper(servers.ZooKeeper):
-    """It has TTL znodes, and looks for what is to be removed ten times a second."""
+    """It has TTL znodes, looks for what is to be removed ten times a second, and has a port for clients with
+    certificates."""
 
     variables = {"JAVA_TOOL_OPTIONS": "-Dznode.container.checkIntervalMs=100"}
+
+    def start(self):
+        store = self.directory / "store.pem"
+        store.write_text((TLS / "server-key.pem").read_text() + (TLS / "server.pem").read_text())
+        if not self.settings:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self.secure_port = free.getsockname()[1]
+        self.settings = (
+            f"secureClientPort={self.secure_port}\nserverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+            f"ssl.keyStore.location={store}\nssl.trustStore.location={TLS}/ca.pem\n"
+        )
+        return super().start()
 
 
 class Landfast(servers.Landfast):
     """The same."""
 
     def options(self):
-        return [*super().options(), "--zookeeper-container-check-ms", "100"]
+        more = ["--zookeeper-container-check-ms", "100", "--tls-cert", TLS / "server.pem", "--tls-key", TLS / "server-key.pem"]
+        more += ["--zookeeper-secure-listen", "127.0.0.1:0", "--tls-client-ca", TLS / "ca.pem"]
+        return [*super().options(), *more]
+
+    @property
+    def secure_port(self):
+        return int(re.search(r"zookeeper-secure=127\.0\.0\.1:(\d+)", self.ready_line()).group(1))
 
 
 KINDS = {"landfast": Landfast, "zookeeper": ZooKeeper}
@@ -91,14 +116,15 @@ class Sides:
     def __iter__(self):
         return iter([self.source, self.target])
 
-    def start(self, *arguments):
-        hosts = ["--from", self.source.server.hosts, "--to", self.target.server.hosts]
+    def start(self, *arguments, has_tls=False):
+        hosts = [f"tls://localhost:{side.server.secure_port}" if has_tls else side.server.hosts for side in self]
+        hosts = ["--from", hosts[0], "--to", hosts[1]]
         command = [servers.Landfast.program, "zookeeper", "copy", "--json", *hosts, *arguments]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def copy(self, *arguments, status=0):
+    def copy(self, *arguments, status=0, has_tls=False):
         """The report of a copy, or its error."""
-        return self.ended(self.start(*arguments), status)
+        return self.ended(self.start(*arguments, has_tls=has_tls), status)
 
     @staticmethod
     def ended(process, status=0):

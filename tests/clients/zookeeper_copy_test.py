@@ -18,7 +18,7 @@ from kazoo.exceptions import NoNodeError
 
 import server as servers
 import waiting
-from zookeeper_copy import FAN_OUT, PAIRS, Sides
+from zookeeper_copy import FAN_OUT, PAIRS, TLS, Sides
 
 numbers = itertools.count()
 
@@ -82,9 +82,28 @@ def a_second_copy_brings_changes_and_deletes_only_when_told(sides, path):
     assert (report["verified"], report["updated"], report["extra"], report["deleted"]) == (True, 2, 3, 0)
     report = sides.copy("--path", path, "--delete")
     assert (report["verified"], report["extra"], report["deleted"]) == (True, 1, 3)
+    assert f"it stays, because {path}/live is an ephemeral znode" in report["differences"][-1]["what"]
     assert target.tree(path) == source.tree(path)
     assert target.client.exists(f"{path}/live")
     target.client.delete(f"{path}/live")
+
+
+def a_tree_is_copied_over_tls_by_clients_with_certificates(sides, path):
+    source, target = sides
+    source.create_all([path, *(f"{path}/{number}" for number in range(300))])
+    source.client.set(path, os.urandom(900_000))
+    ca, certificate, key = (TLS / f"{name}.pem" for name in ["ca", "client", "client-key"])
+    own = {side: [f"--{side}-cert", certificate, f"--{side}-key", key] for side in ["from", "to"]}
+    for options, complaint in [
+        (["--tls-ca", TLS / "other-ca.pem", *own["from"]], "invalid peer certificate"),
+        (["--tls-ca", ca, *own["to"]], "--from: the source localhost:"),
+        (["--tls-ca", ca, *own["from"]], "--to: the target localhost:"),
+    ]:
+        error = sides.copy("--path", path, *options, status=1, has_tls=True)
+        assert complaint in error and "certificate" in error, error
+    report = sides.copy("--path", path, "--tls-ca", ca, *own["from"], *own["to"], has_tls=True)
+    assert (report["verified"], report["created"], report["equal"]) == (True, 301, 301)
+    assert target.tree(path) == source.tree(path)
 
 
 def an_interrupted_copy_goes_on_where_it_was(sides, path):
@@ -162,7 +181,7 @@ def a_wrong_password_names_the_znodes_and_what_to_give(sides, path):
     report = sides.copy("--path", path, "--from-auth", "digest:boss:wrong", status=1)
     assert (report["created"], report["failed"], report["verified"]) == (2, 2, False)
     found = {difference["path"]: difference["what"] for difference in report["differences"]}
-    assert "NoAuth" in found[f"{path}/guarded"] and "--from-auth" in found[f"{path}/guarded"]
+    assert f"the source {source.server.hosts} answers NoAuth" in found[f"{path}/guarded"] and "--from-auth" in found[f"{path}/guarded"]
     assert "its ACL is hidden" in found[f"{path}/hidden"]
     assert target.client.exists(f"{path}/hidden") is None, "a hidden hash was copied"
     assert sides.copy("--path", path, "--from-auth", "digest:boss:right", "--to-auth", "digest:boss:right")["verified"]

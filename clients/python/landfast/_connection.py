@@ -30,8 +30,13 @@ _TIMEOUT_S_MIN = 0.001
 
 
 def tls_context(ca: Optional[str]) -> ssl.SSLContext:
-    """Trusts the authorities in the PEM file `ca`, or those of the system."""
-    return ssl.create_default_context(cafile=ca) if ca else ssl.create_default_context()
+    """Trusts the authorities in the PEM file `ca`, or those of the system. Servers that ask for a certificate get the one
+    of the environment."""
+    context = ssl.create_default_context(cafile=ca) if ca else ssl.create_default_context()
+    certificate = os.environ.get("LANDFAST_TLS_CLIENT_CERT")
+    if certificate:
+        context.load_cert_chain(certificate, os.environ.get("LANDFAST_TLS_CLIENT_KEY"))
+    return context
 
 
 class _Connection:

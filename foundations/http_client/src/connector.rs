@@ -4,7 +4,7 @@ use std::{
     fmt, fs,
     future::Future,
     io,
-    path::Path,
+    path::{Path, PathBuf},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -15,9 +15,11 @@ use http::Uri;
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use rustls::{
-    ClientConfig, RootCertStore,
+    ClientConfig, RootCertStore, SignatureScheme,
+    client::ResolvesClientCert,
     crypto::ring,
-    pki_types::{CertificateDer, pem::PemObject as _},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    sign::CertifiedKey,
 };
 use tokio::{net::TcpStream, time::timeout};
 use tower_service::Service;
@@ -31,7 +33,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The authorities whose certificates a client accepts. By default none: no `https` server is
-/// reached.
+/// reached. Also the certificate that the client presents, if it has one.
 #[derive(Clone)]
 pub struct Trust(Arc<ClientConfig>);
 
@@ -57,27 +59,33 @@ impl Trust {
     ///
     /// Errors: `InvalidInput` with the file and what is wrong with it.
     pub fn in_file(path: &Path) -> io::Result<Self> {
-        let unusable = |why: &dyn fmt::Display| {
-            let message = format!("{}: {why}", path.display());
-            io::Error::new(io::ErrorKind::InvalidInput, message)
-        };
-        let bytes = fs::metadata(path).map_err(|error| unusable(&error))?.len();
-        if bytes > FILE_BYTES_MAX {
-            return Err(unusable(&format!(
-                "it is longer than {FILE_BYTES_MAX} bytes"
-            )));
-        }
-        let pem = fs::read(path).map_err(|error| unusable(&error))?;
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|error| unusable(&error))?;
+        for certificate in certificates(path)? {
             let added = roots.add(certificate);
-            added.map_err(|error| unusable(&error))?;
-        }
-        if roots.is_empty() {
-            return Err(unusable(&"it holds no certificate in PEM format"));
+            added.map_err(|error| unusable(path, error))?;
         }
         Ok(Self::of(roots))
+    }
+
+    /// The same for servers that ask for a certificate. Each handshake with one of them reads the
+    /// files anew. Files that then do not load are replaced by what they were here.
+    ///
+    /// Errors: `InvalidInput` with the file and what is wrong with it.
+    pub fn with_identity(self, certificate: &Path, key: &Path) -> io::Result<Self> {
+        let (certificate, key) = (certificate.to_owned(), key.to_owned());
+        let first = Arc::new(identity(&certificate, &key)?);
+        let mut config = ClientConfig::clone(&self.0);
+        config.client_auth_cert_resolver = Arc::new(Identity {
+            certificate,
+            key,
+            first,
+        });
+        Ok(Self(Arc::new(config)))
+    }
+
+    /// For TLS over a stream that the caller has connected.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.0)
     }
 
     fn of(roots: RootCertStore) -> Self {
@@ -87,6 +95,58 @@ impl Trust {
         let config = builder.with_root_certificates(roots).with_no_client_auth();
         Self(Arc::new(config))
     }
+}
+
+/// The client's own certificate.
+#[derive(Debug)]
+struct Identity {
+    certificate: PathBuf,
+    key: PathBuf,
+    first: Arc<CertifiedKey>,
+}
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let read = identity(&self.certificate, &self.key);
+        Some(read.map_or_else(|_| Arc::clone(&self.first), Arc::new))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+fn identity(certificate: &Path, key: &Path) -> io::Result<CertifiedKey> {
+    let chain = certificates(certificate)?;
+    let der = PrivateKeyDer::from_pem_slice(&pem(key)?)
+        .map_err(|error| unusable(key, format!("no private key in PEM format: {error}")))?;
+    let made = CertifiedKey::from_der(chain, der, &ring::default_provider());
+    let with_key = |error| format!("with the key in {}: {error}", key.display());
+    made.map_err(|error| unusable(certificate, with_key(error)))
+}
+
+/// The certificates in a PEM file, at least one.
+fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let parsed = CertificateDer::pem_slice_iter(&pem(path)?).collect::<Result<Vec<_>, _>>();
+    let parsed = parsed.map_err(|error| unusable(path, error))?;
+    if parsed.is_empty() {
+        return Err(unusable(path, "it holds no certificate in PEM format"));
+    }
+    Ok(parsed)
+}
+
+fn pem(path: &Path) -> io::Result<Vec<u8>> {
+    let found = fs::metadata(path).map_err(|error| unusable(path, error))?;
+    if found.len() > FILE_BYTES_MAX {
+        let why = format!("it is longer than {FILE_BYTES_MAX} bytes");
+        return Err(unusable(path, why));
+    }
+    fs::read(path).map_err(|error| unusable(path, error))
+}
+
+fn unusable(path: &Path, why: impl fmt::Display) -> io::Error {
+    let message = format!("{}: {why}", path.display());
+    io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
 impl Default for Trust {

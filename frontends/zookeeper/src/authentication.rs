@@ -42,6 +42,7 @@ pub struct Authentication {
     super_digest: Option<SuperDigest>,
     accounts: Option<Accounts>,
     is_required: bool,
+    has_x509: bool,
     proved_bytes: usize,
     has_proved: bool,
 }
@@ -65,9 +66,21 @@ impl Authentication {
             super_digest,
             accounts,
             is_required,
+            has_x509: false,
             proved_bytes: 0,
             has_proved,
         }
+    }
+
+    /// The same on a server with a secure port: ACLs may name the subjects of certificates.
+    pub fn with_x509(self) -> Self {
+        let has_x509 = true;
+        Self { has_x509, ..self }
+    }
+
+    /// Whether ACLs may name the subjects of certificates.
+    pub fn has_x509(&self) -> bool {
+        self.has_x509
     }
 
     /// The identities that the network has proved.

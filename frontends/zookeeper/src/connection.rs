@@ -228,13 +228,17 @@ fn conversation(shared: &Shared, peer: &Peer) -> Conversation {
     let super_digest = shared.config.super_digest.clone();
     let accounts = shared.config.accounts.clone();
     let is_required = shared.config.requires_authentication;
-    Conversation::new(Authentication::new(
+    let authentication = Authentication::new(
         peer.address.ip(),
         peer.x509.clone(),
         super_digest,
         accounts,
         is_required,
-    ))
+    );
+    Conversation::new(match shared.config.secure {
+        Some(_) => authentication.with_x509(),
+        None => authentication,
+    })
 }
 
 /// The first bytes of a connection.

@@ -144,18 +144,16 @@ impl AsyncWrite for TlsWriter<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{path::Path, time::Duration};
 
+    use http_client::{Connection, Trust};
     use listener::{Tls, TlsFiles};
-    use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types};
     use tokio::{io::AsyncReadExt as _, net::TcpListener};
-    use tokio_rustls::{TlsConnector, client};
 
     use super::*;
 
     /// The two ends of a TLS connection.
-    async fn pair() -> (TlsStream, client::TlsStream<TcpStream>) {
-        use pki_types::pem::PemObject as _;
+    async fn pair() -> (TlsStream, Connection) {
         let folder = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../tests/clients/testdata/tls"
@@ -167,22 +165,13 @@ mod tests {
             client_ca: None,
         });
         let tls = tls.expect("good files");
-        let mut roots = RootCertStore::empty();
-        let authority = pki_types::CertificateDer::from_pem_file(format!("{folder}/ca.pem"));
-        let added = roots.add(authority.expect("a certificate"));
-        added.expect("a valid one");
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let trust = Trust::in_file(Path::new(&format!("{folder}/ca.pem"))).expect("an authority");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let connect = async {
-            let stream = TcpStream::connect(address).await.expect("connected");
-            let name = pki_types::ServerName::try_from("localhost").expect("a name");
-            let connector = TlsConnector::from(Arc::new(config));
-            connector.connect(name, stream).await.expect("a handshake")
+            let uri = format!("https://{address}").parse().expect("an address");
+            let connected = http_client::connect(uri, &trust, Duration::from_secs(10)).await;
+            connected.expect("a handshake")
         };
         let accept = async {
             let (stream, _) = listener.accept().await.expect("a connection");

@@ -31,11 +31,11 @@ pub const ADMIN: i32 = 16;
 const ALL: i32 = READ | WRITE | CREATE | DELETE | ADMIN;
 
 /// The most entries of an ACL, before `auth` is expanded. A longer list is refused.
-const ENTRIES_MAX: usize = 256;
+pub const ENTRIES_MAX: usize = 256;
 
 /// The most bytes of an encoded ACL. It travels with every event of its znode's changes, so a
 /// longer one is refused.
-const BYTES_MAX: usize = 4096;
+pub const BYTES_MAX: usize = 4096;
 
 /// The ACL that allows everything to all.
 pub fn open() -> Vec<Acl> {
@@ -134,6 +134,11 @@ fn matches(entry: &Acl, identity: &Identity) -> bool {
             "ip" => address::matches(&identity.id, &entry.id),
             _ => entry.id == identity.id,
         }
+}
+
+/// Whether an ACL has more entries or bytes than are stored.
+pub fn is_too_long(acl: &[Acl]) -> bool {
+    acl.len() > ENTRIES_MAX || encode(acl).len() > BYTES_MAX
 }
 
 /// The encoded ACL that a znode gets for the one that a client with these identities sent. The

@@ -95,7 +95,7 @@ pub struct Stat {
 }
 
 /// An access right, as a client sent it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Acl {
     /// A bit set: read 1, write 2, create 4, delete 8, admin 16.
     pub permissions: i32,

@@ -16,17 +16,15 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
+use http_client::{Connection, Trust};
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{
-        TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf},
     sync::{Notify, oneshot},
     time::{Instant, sleep, timeout},
 };
+use zookeeper_frontend::framing::Frames;
 
 use super::protocol::{self, AUTH_XID, Code, OK, PING_XID, Reply, Request, SESSION_EXPIRED};
 
@@ -46,20 +44,27 @@ const ATTEMPTS_MAX: u32 = 64;
 /// requests are lost with it, and must not fail.
 const LONG_ATTEMPTS_MAX: u32 = 2;
 const LONG_BYTES: usize = 64 << 10;
-/// The free room for each read from the socket.
-const READ_BYTES: usize = 64 << 10;
+/// The longest accepted reply. The names of a million children take about half of it.
+const FRAME_BYTES_MAX: usize = 64 << 20;
+/// What says that the servers have TLS.
+const TLS: &str = "tls://";
 
-/// The servers of one ensemble, or a single one: `HOST:PORT,HOST:PORT`.
+/// The servers of one ensemble, or a single one: `[tls://]HOST:PORT,HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hosts(Vec<String>);
+pub(super) struct Hosts {
+    pub(super) is_tls: bool,
+    hosts: Vec<String>,
+}
 
 impl FromStr for Hosts {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
+        let is_tls = text.starts_with(TLS);
+        let text = text.strip_prefix(TLS).unwrap_or(text);
         ensure!(
             !text.contains('/'),
-            "give HOST:PORT, and a chroot by --path"
+            "give HOST:PORT or {TLS}HOST:PORT, and a chroot by --path"
         );
         let hosts = text.split(',').map(|host| {
             let parts = host.rsplit_once(':');
@@ -69,13 +74,32 @@ impl FromStr for Hosts {
             ensure!(is_whole, "give HOST:PORT, as in 10.0.0.7:2181");
             Ok(host.to_owned())
         });
-        Ok(Self(hosts.collect::<anyhow::Result<_>>()?))
+        let hosts = hosts.collect::<anyhow::Result<_>>()?;
+        Ok(Self { is_tls, hosts })
     }
 }
 
 impl fmt::Display for Hosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join(","))
+        f.write_str(if self.is_tls { TLS } else { "" })?;
+        f.write_str(&self.hosts.join(","))
+    }
+}
+
+/// One side of a copy.
+#[derive(Debug, Clone)]
+pub(super) struct Side {
+    /// `source` or `target`.
+    pub(super) name: &'static str,
+    pub(super) hosts: Hosts,
+    /// For hosts with TLS.
+    pub(super) trust: Trust,
+    pub(super) credentials: Option<Credentials>,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the {} {}", self.name, self.hosts)
     }
 }
 
@@ -112,30 +136,25 @@ impl fmt::Debug for Credentials {
 /// A session that outlives connections.
 #[derive(Debug)]
 pub(super) struct Client {
-    hosts: Hosts,
-    credentials: Option<Credentials>,
+    side: Side,
     current: tokio::sync::Mutex<Arc<Wire>>,
     /// A server that has not seen this zxid is refused, so reads never go back.
     last_zxid: Arc<AtomicI64>,
 }
 
 impl Client {
-    pub(super) async fn connect(
-        hosts: Hosts,
-        credentials: Option<Credentials>,
-    ) -> anyhow::Result<Self> {
+    pub(super) async fn connect(side: Side) -> anyhow::Result<Self> {
         let last_zxid = Arc::new(AtomicI64::new(0));
-        let wire = connect_to_any(&hosts, credentials.as_ref(), &last_zxid).await?;
+        let wire = connect_to_any(&side, &last_zxid).await?;
         Ok(Self {
-            hosts,
-            credentials,
+            side,
             current: tokio::sync::Mutex::new(wire),
             last_zxid,
         })
     }
 
-    pub(super) fn hosts(&self) -> &Hosts {
-        &self.hosts
+    pub(super) fn side(&self) -> &Side {
+        &self.side
     }
 
     /// The reply, over as many connections as it takes. Errors: no server could be reached for
@@ -156,9 +175,9 @@ impl Client {
             attempts += 1;
             if attempts == attempts_max {
                 let reason = wire.queue.lock().ended.clone().unwrap_or_default();
-                let hosts = self.hosts.clone();
+                let side = self.side.to_string();
                 return Err(Unanswered {
-                    hosts,
+                    side,
                     reason,
                     bytes,
                 }
@@ -175,7 +194,7 @@ impl Client {
         };
         let until = Instant::now() + RECONNECT_WAIT;
         loop {
-            match connect_to_any(&self.hosts, self.credentials.as_ref(), &self.last_zxid).await {
+            match connect_to_any(&self.side, &self.last_zxid).await {
                 Ok(wire) => {
                     *current = wire.clone();
                     return Ok(wire);
@@ -183,7 +202,7 @@ impl Client {
                 Err(error) if Instant::now() >= until => {
                     return Err(error.context(format!(
                         "{}: the connection is lost ({reason}); run the same command again to continue",
-                        self.hosts
+                        self.side
                     )));
                 }
                 Err(_) => sleep(RECONNECT_PAUSE).await,
@@ -203,11 +222,11 @@ impl Client {
 /// Each connection that carried the request was lost.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{hosts}: the connection is lost with each attempt at this request of {bytes} bytes ({reason}); if it is long, raise the limit \
+    "{side}: the connection is lost with each attempt at this request of {bytes} bytes ({reason}); if it is long, raise the limit \
      of packets (jute.maxbuffer of ZooKeeper, --zookeeper-packet-bytes-max of Landfast)"
 )]
 pub(super) struct Unanswered {
-    hosts: Hosts,
+    side: String,
     reason: String,
     bytes: usize,
 }
@@ -252,17 +271,13 @@ impl Wire {
     }
 }
 
-async fn connect_to_any(
-    hosts: &Hosts,
-    credentials: Option<&Credentials>,
-    last_zxid: &Arc<AtomicI64>,
-) -> anyhow::Result<Arc<Wire>> {
+async fn connect_to_any(side: &Side, last_zxid: &Arc<AtomicI64>) -> anyhow::Result<Arc<Wire>> {
     let mut failed = None;
-    for host in &hosts.0 {
-        let connected = timeout(CONNECT_WAIT, connect(host, credentials, last_zxid)).await;
+    for host in &side.hosts.hosts {
+        let connected = timeout(CONNECT_WAIT, connect(host, side, last_zxid)).await;
         let late = || format!("it does not answer within {} s", CONNECT_WAIT.as_secs());
         let connected = connected.with_context(late).flatten();
-        match connected.with_context(|| host.clone()) {
+        match connected.with_context(|| format!("the {} {host}", side.name)) {
             Ok(wire) => return Ok(wire),
             Err(error) => failed = Some(error),
         }
@@ -270,67 +285,82 @@ async fn connect_to_any(
     Err(failed.context("no host is given")?)
 }
 
-async fn connect(
-    host: &str,
-    credentials: Option<&Credentials>,
-    last_zxid: &Arc<AtomicI64>,
-) -> anyhow::Result<Arc<Wire>> {
-    let mut stream = TcpStream::connect(host)
-        .await
-        .context("no server can be reached; check the address, and that it runs")?;
-    stream.set_nodelay(true)?;
-    let (mut sent, mut arrived) = (BytesMut::new(), BytesMut::new());
+async fn connect(host: &str, side: &Side, last_zxid: &Arc<AtomicI64>) -> anyhow::Result<Arc<Wire>> {
+    let (scheme, advice) = if side.hosts.is_tls {
+        (
+            "https",
+            "no server can be reached with TLS; check the address, that it runs, and --tls-ca",
+        )
+    } else {
+        (
+            "http",
+            "no server can be reached; check the address, and that it runs",
+        )
+    };
+    // Only the connection is that of HTTP.
+    let uri = format!("{scheme}://{host}").parse()?;
+    let stream = http_client::connect(uri, &side.trust, CONNECT_WAIT).await;
+    let mut stream = stream.context(advice)?;
+    let (mut sent, mut frames) = (BytesMut::new(), Frames::new(FRAME_BYTES_MAX));
     protocol::connect(last_zxid.load(Ordering::Relaxed), SESSION_MS, &mut sent);
     stream.write_all(&sent).await?;
-    let answer = next_frame(&mut stream, &mut arrived).await.context(
-        "it begins no session; check that this is ZooKeeper's plain port, and maxClientCnxns",
+    stream.flush().await?;
+    let answer = next_frame(&mut stream, &mut frames, CONNECT_WAIT).await;
+    let answer = answer.context(
+        "it begins no session; check that this is ZooKeeper's port (tls:// for a secure one), maxClientCnxns, and whether \
+         it wants a certificate",
     )?;
     let session_ms = protocol::connected(&answer)?;
     ensure!(
         session_ms >= SESSION_MS_MIN,
         "it begins no session, or one of {session_ms} ms"
     );
-    if let Some(Credentials { scheme, secret }) = credentials {
+    if let Some(Credentials { scheme, secret }) = &side.credentials {
         let mut auth = Request::auth(scheme, secret.as_bytes());
         stream.write_all(auth.numbered(AUTH_XID)).await?;
-        let answer = next_frame(&mut stream, &mut arrived).await;
+        stream.flush().await?;
+        let answer = next_frame(&mut stream, &mut frames, CONNECT_WAIT).await;
         let reply =
-            Reply::decode(answer.context("it closes the connection on these credentials")?)?;
+            Reply::decode(&answer.context("it closes the connection on these credentials")?)?;
         ensure!(reply.code == OK, "{}", Code(reply.code));
     }
     let wire = Arc::<Wire>::default();
     let session = Duration::from_millis(session_ms as u64);
-    let driving = drive(stream, arrived, wire.clone(), last_zxid.clone(), session);
+    let driving = drive(stream, frames, wire.clone(), last_zxid.clone(), session);
     drop(tokio::spawn(driving));
     Ok(wire)
 }
 
 async fn next_frame(
-    stream: &mut TcpStream,
-    arrived: &mut BytesMut,
-) -> anyhow::Result<bytes::Bytes> {
+    stream: &mut (impl AsyncRead + Unpin),
+    frames: &mut Frames,
+    silence_max: Duration,
+) -> anyhow::Result<Bytes> {
     loop {
-        if let Some(frame) = protocol::take_frame(arrived)? {
-            return Ok(frame);
+        let next = frames.next_frame();
+        if let Some(frame) = next.context("it sent no packet of ZooKeeper's protocol")? {
+            return Ok(frame.rest());
         }
-        if stream.read_buf(arrived).await? == 0 {
-            bail!("it closed the connection");
-        }
+        let read = timeout(silence_max, stream.read_buf(frames.space())).await;
+        let silent = || format!("it was silent for {} s", silence_max.as_secs());
+        let read = read.with_context(silent)??;
+        ensure!(read > 0, "it closed the connection");
+        frames.received(read);
     }
 }
 
 /// Sends and receives until the connection breaks.
 async fn drive(
-    stream: TcpStream,
-    arrived: BytesMut,
+    stream: Connection,
+    frames: Frames,
     wire: Arc<Wire>,
     last_zxid: Arc<AtomicI64>,
     session: Duration,
 ) {
-    let (read, write) = stream.into_split();
+    let (read, write) = tokio::io::split(stream);
     // Both at once: a server may read on only after its replies are read.
     let Err(reason) = tokio::select! {
-        ended = receive(read, arrived, &wire, &last_zxid, session * 2 / 3) => ended,
+        ended = receive(read, frames, &wire, &last_zxid, session * 2 / 3) => ended,
         ended = transmit(write, &wire, session / 3) => ended,
     };
     wire.end(&reason);
@@ -338,38 +368,33 @@ async fn drive(
 
 /// Gives each reply to its request. Pings make a server that lives answer within `silence_max`.
 async fn receive(
-    mut read: OwnedReadHalf,
-    mut arrived: BytesMut,
+    mut read: ReadHalf<Connection>,
+    mut frames: Frames,
     wire: &Wire,
     last_zxid: &AtomicI64,
     silence_max: Duration,
 ) -> anyhow::Result<std::convert::Infallible> {
     loop {
-        while let Some(frame) = protocol::take_frame(&mut arrived)? {
-            let reply = Reply::decode(frame)?;
-            last_zxid.fetch_max(reply.zxid, Ordering::Relaxed);
-            ensure!(reply.code != SESSION_EXPIRED, "the session expired");
-            // Numbered requests have positive xids. Others are pings and notifications.
-            if reply.xid <= 0 {
-                continue;
-            }
-            let waiting = wire.queue.lock().waiting.pop_front();
-            match waiting {
-                // A caller that has gone needs no reply.
-                Some((xid, caller)) if xid == reply.xid => drop(caller.send(reply)),
-                _ => bail!("it answered a request that was not next"),
-            }
+        let frame = next_frame(&mut read, &mut frames, silence_max).await?;
+        let reply = Reply::decode(&frame)?;
+        last_zxid.fetch_max(reply.zxid, Ordering::Relaxed);
+        ensure!(reply.code != SESSION_EXPIRED, "the session expired");
+        // Numbered requests have positive xids. Others are pings and notifications.
+        if reply.xid <= 0 {
+            continue;
         }
-        arrived.reserve(READ_BYTES);
-        let read = timeout(silence_max, read.read_buf(&mut arrived)).await;
-        let silent = || format!("it was silent for {} s", silence_max.as_secs());
-        ensure!(read.with_context(silent)?? > 0, "it closed the connection");
+        let waiting = wire.queue.lock().waiting.pop_front();
+        match waiting {
+            // A caller that has gone needs no reply.
+            Some((xid, caller)) if xid == reply.xid => drop(caller.send(reply)),
+            _ => bail!("it answered a request that was not next"),
+        }
     }
 }
 
 /// Sends what callers queue, and a ping at least every `ping_every`.
 async fn transmit(
-    mut write: OwnedWriteHalf,
+    mut write: WriteHalf<Connection>,
     wire: &Wire,
     ping_every: Duration,
 ) -> anyhow::Result<std::convert::Infallible> {
@@ -385,6 +410,7 @@ async fn transmit(
             queue.unsent.split()
         };
         write.write_all(&unsent).await?;
+        write.flush().await?;
     }
 }
 
@@ -394,9 +420,20 @@ mod tests {
 
     #[test]
     fn hosts_have_ports_and_no_chroot() {
-        let hosts: Hosts = "a:1,[::1]:2181".parse().expect("hosts");
-        assert_eq!(hosts.to_string(), "a:1,[::1]:2181");
-        for wrong in ["", "a", ":1", "a:0", "a:1,", "a:1/chroot", "a:65536"] {
+        for right in ["a:1,[::1]:2181", "tls://a:1,b:2"] {
+            assert_eq!(Hosts::from_str(right).expect("hosts").to_string(), right);
+        }
+        for wrong in [
+            "",
+            "a",
+            "tls://",
+            "ssl://a:1",
+            ":1",
+            "a:0",
+            "a:1,",
+            "a:1/chroot",
+            "a:65536",
+        ] {
             Hosts::from_str(wrong).expect_err(wrong);
         }
     }

@@ -4,16 +4,20 @@ use std::{cell::RefCell, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
+use http_client::Trust;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::runtime;
 
 use super::{
-    connection::{Client, Credentials, Hosts},
+    connection::{Client, Credentials, Hosts, Side},
     kinds,
     protocol::{Code, NO_NODE, OK, Request},
     walk::{QUOTAS, RESERVED, Walk},
 };
-use crate::settings::{self, Listen};
+use crate::{
+    commands::request,
+    settings::{self, Listen},
+};
 
 /// The most passes. After them the source still changes, and the command says so.
 const PASSES_MAX: u32 = 10;
@@ -21,12 +25,27 @@ const PASSES_MAX: u32 = 10;
 /// The two sides and what is copied.
 #[derive(Debug, Args)]
 pub(crate) struct Copy {
-    /// The server to copy from, or servers of one ensemble
-    #[arg(long, value_name = "HOST:PORT[,HOST:PORT]")]
+    /// The server to copy from, or servers of one ensemble; with tls:// their secure ports
+    #[arg(long, value_name = "[tls://]HOST:PORT[,HOST:PORT]")]
     from: Hosts,
     /// The server to copy to [default: the server of this machine's configuration]
-    #[arg(long, value_name = "HOST:PORT[,HOST:PORT]")]
+    #[arg(long, value_name = "[tls://]HOST:PORT[,HOST:PORT]")]
     to: Option<Hosts>,
+    /// The authorities of servers' certificates, PEM [default: those of the system]
+    #[arg(long, env = "LANDFAST_TLS_CA", value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// A certificate for the source, PEM, if it asks for one
+    #[arg(long, env = "LANDFAST_TLS_CLIENT_CERT", value_name = "FILE")]
+    from_cert: Option<PathBuf>,
+    /// Its key [default: in the same file]
+    #[arg(long, env = "LANDFAST_TLS_CLIENT_KEY", value_name = "FILE")]
+    from_key: Option<PathBuf>,
+    /// A certificate for the target, PEM, if it asks for one
+    #[arg(long, env = "LANDFAST_TLS_CLIENT_CERT", value_name = "FILE")]
+    to_cert: Option<PathBuf>,
+    /// Its key [default: in the same file]
+    #[arg(long, env = "LANDFAST_TLS_CLIENT_KEY", value_name = "FILE")]
+    to_key: Option<PathBuf>,
     /// The configuration file that says where the server of this machine listens [default: landfast.toml, if it is there]
     #[arg(long, env = "LANDFAST_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -83,13 +102,23 @@ impl Copy {
         let kinds = self.kinds.kinds()?;
         let to = self.target()?;
         ensure!(to != self.from, "--from and --to are the same server: {to}");
+        let from = Side {
+            name: "source",
+            hosts: self.from.clone(),
+            trust: self.trust(&self.from, self.from_cert.as_ref(), self.from_key.as_ref())?,
+            credentials: self.from_auth.clone(),
+        };
+        let to = Side {
+            name: "target",
+            trust: self.trust(&to, self.to_cert.as_ref(), self.to_key.as_ref())?,
+            hosts: to,
+            credentials: self.to_auth.clone(),
+        };
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("the runtime could not be started")?;
         let report = runtime.block_on(async {
-            let from = Client::connect(self.from.clone(), self.from_auth.clone());
-            let from = from.await.context("--from")?;
-            let to = Client::connect(to, self.to_auth.clone());
-            let to = to.await.context("--to")?;
+            let from = Client::connect(from).await.context("--from")?;
+            let to = Client::connect(to).await.context("--to")?;
             let walk = Walk {
                 from,
                 to,
@@ -113,6 +142,19 @@ impl Copy {
         } else {
             ExitCode::FAILURE
         })
+    }
+
+    fn trust(
+        &self,
+        hosts: &Hosts,
+        certificate: Option<&PathBuf>,
+        key: Option<&PathBuf>,
+    ) -> anyhow::Result<Trust> {
+        if !hosts.is_tls {
+            return Ok(Trust::default());
+        }
+        let (certificate, key) = (certificate.map(PathBuf::as_path), key.map(PathBuf::as_path));
+        request::trust(self.tls_ca.as_deref(), certificate, key)
     }
 
     fn target(&self) -> anyhow::Result<Hosts> {
@@ -162,7 +204,7 @@ impl Copy {
     /// The number of the source's znodes, or zero if it is too old to tell.
     async fn total(&self, walk: &Walk) -> anyhow::Result<u64> {
         let path = &self.path.0;
-        let from = walk.from.hosts();
+        let from = walk.from.side();
         match walk.from.call(Request::exists(path)).await?.code {
             OK => {}
             NO_NODE => bail!("--path {path}: {from} has no such znode"),

@@ -4,8 +4,6 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::protocol::Code;
-
 /// The listed differences. More of them are only counted.
 const LISTED_MAX: usize = 100;
 
@@ -51,10 +49,8 @@ struct Difference {
 pub(super) enum Finding {
     /// The pass has changed the target, or the source changed during the pass.
     Changed(&'static str),
-    /// Only on the target.
-    Extra,
-    /// A server refused the call with this code.
-    Refused(&'static str, i32),
+    /// Only on the target, and why it stays.
+    Extra(String),
     Failed(String),
 }
 
@@ -62,8 +58,7 @@ impl Finding {
     pub(super) fn text(self) -> String {
         match self {
             Self::Changed(what) => what.to_owned(),
-            Self::Extra => "only on the target".to_owned(),
-            Self::Refused(call, code) => format!("{call}: {}", Code(code)),
+            Self::Extra(why) => format!("only on the target{why}"),
             Self::Failed(why) => why,
         }
     }
@@ -73,8 +68,8 @@ impl Last {
     pub(super) fn add(&mut self, path: String, finding: Finding) {
         match finding {
             Finding::Changed(_) => self.changed += 1,
-            Finding::Extra => self.extra += 1,
-            Finding::Refused(..) | Finding::Failed(_) => self.failed += 1,
+            Finding::Extra(_) => self.extra += 1,
+            Finding::Failed(_) => self.failed += 1,
         }
         if self.differences.len() < LISTED_MAX {
             let what = finding.text();
@@ -127,7 +122,7 @@ impl Report {
             ),
             (
                 last.extra,
-                "znodes or subtrees are on the target alone; --delete deletes them",
+                "znodes or subtrees are on the target alone; --delete deletes those without ephemeral znodes",
             ),
             (
                 last.changed,

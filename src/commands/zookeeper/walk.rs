@@ -8,6 +8,10 @@ use std::{cell::RefCell, collections::BTreeSet};
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use coordination::{
+    access,
+    model::{Acl, Stat},
+};
 use futures_util::{
     StreamExt as _,
     future::{join, join_all},
@@ -17,9 +21,9 @@ use indicatif::ProgressBar;
 use zookeeper_frontend::jute::Malformed;
 
 use super::{
-    connection::{Client, Unanswered},
+    connection::{Client, Side, Unanswered},
     kinds::{Kind, Kinds},
-    protocol::{Grant, NO_NODE, NODE_EXISTS, OK, Reply, Request, Stat},
+    protocol::{Code, INVALID_ACL, NO_NODE, NODE_EXISTS, OK, Reply, Request, creates},
     report::{Finding, Report},
 };
 
@@ -71,7 +75,7 @@ struct Next {
 #[derive(Debug)]
 struct Znode {
     data: Option<Bytes>,
-    acl: Vec<Grant>,
+    acl: Vec<Acl>,
     stat: Stat,
 }
 
@@ -233,7 +237,7 @@ impl Walk {
             NO_NODE => Err(Stop::Here(Finding::Changed(
                 "its parent went on the target",
             ))),
-            code => Err(refused("create", code)),
+            code => Err(with_acl(self.to.side(), "create", code, &source.acl)),
         }
     }
 
@@ -247,13 +251,17 @@ impl Walk {
         let is_counted = path.starts_with(QUOTAS) && path.ends_with(QUOTA_STATISTICS);
         if source.data != target.data && !is_counted {
             let set = Request::set_data(&path, source.data.as_deref());
-            accept("setData", call(&self.to, set).await?)?;
+            accept(&self.to, "setData", call(&self.to, set).await?)?;
             self.changed(visit, "the data differed");
         }
         if source.acl != target.acl {
             refuse_hidden(target, "--to-auth")?;
             let set = Request::set_acl(&path, &source.acl);
-            accept("setACL", call(&self.to, set).await?)?;
+            let reply = call(&self.to, set).await?;
+            if reply.code == INVALID_ACL {
+                return Err(with_acl(self.to.side(), "setACL", reply.code, &source.acl));
+            }
+            accept(&self.to, "setACL", reply)?;
             self.changed(visit, "the ACL differed");
         }
         self.report.borrow_mut().updated += u64::from(visit.is_different);
@@ -300,7 +308,7 @@ impl Walk {
         target: &Znode,
         children: &BTreeSet<String>,
     ) -> Step<()> {
-        let behind = source.stat.creates() - target.stat.creates();
+        let behind = creates(&source.stat) - creates(&target.stat);
         let path = &visit.path;
         if behind <= 0 || path.starts_with(QUOTAS) {
             return Ok(());
@@ -317,7 +325,7 @@ impl Walk {
             return Err(Stop::Here(Finding::Failed(why)));
         }
         let filler = child(path, FILLER);
-        let acl = [Grant::anyone()];
+        let acl = access::open();
         // Requests of one session take effect in their order.
         for start in (0..behind).step_by(BATCH) {
             let count = (behind - start).min(BATCH as i64);
@@ -329,7 +337,7 @@ impl Walk {
                 match filled?.code {
                     // A connection was lost, and the request was sent twice.
                     OK | NODE_EXISTS | NO_NODE => {}
-                    code => return Err(refused("the sequence counter", code)),
+                    code => return Err(refused(self.to.side(), "the sequence counter", code)),
                 }
             }
         }
@@ -342,12 +350,13 @@ impl Walk {
     /// Reports a subtree that only the target has, or deletes it. One that live sessions own a part
     /// of stays.
     async fn extra(&self, visit: &mut Visit, top: String) -> Step<()> {
-        let (mut paths, mut next) = (vec![top.clone()], 0);
+        let (mut paths, mut next, mut why) = (vec![top.clone()], 0, String::new());
         while next < paths.len() && self.deletes {
             let path = paths[next].clone();
             let reply = call(&self.to, Request::exists(&path)).await?;
-            let stat = decoded(&self.to, accept("exists", reply)?.stat())?;
+            let stat = decoded(&self.to, accept(&self.to, "exists", reply)?.stat())?;
             if Kind::of_owner(stat.ephemeral_owner).is_none() {
+                why = format!("; it stays, because {path} is an ephemeral znode of a live session");
                 break;
             }
             next += 1;
@@ -355,7 +364,7 @@ impl Walk {
             paths.extend(names.iter().map(|name| child(&path, name)));
         }
         if next < paths.len() {
-            self.found(visit, top, Finding::Extra);
+            self.found(visit, top, Finding::Extra(why));
             return Ok(());
         }
         for batch in paths.rchunks(BATCH) {
@@ -364,7 +373,7 @@ impl Walk {
             for deleted in join_all(deleting).await {
                 let reply = deleted?;
                 if reply.code != NO_NODE {
-                    accept("delete", reply)?;
+                    accept(&self.to, "delete", reply)?;
                     self.report.borrow_mut().deleted += 1;
                 }
             }
@@ -376,7 +385,7 @@ impl Walk {
 }
 
 fn decoded<T>(client: &Client, decoded: Result<T, Malformed>) -> Step<T> {
-    let broken = || format!("{}: a reply does not decode", client.hosts());
+    let broken = || format!("{}: a reply does not decode", client.side());
     decoded.with_context(broken).map_err(Stop::Broken)
 }
 
@@ -388,17 +397,30 @@ async fn call(client: &Client, request: Request) -> Step<Reply> {
     })
 }
 
-fn accept(what: &'static str, reply: Reply) -> Step<Reply> {
+fn accept(client: &Client, what: &'static str, reply: Reply) -> Step<Reply> {
     match reply.code {
         OK => Ok(reply),
         // The next pass sees how it is then.
         NO_NODE => Err(Stop::Here(Finding::Changed("it went meanwhile"))),
-        code => Err(refused(what, code)),
+        code => Err(refused(client.side(), what, code)),
     }
 }
 
-fn refused(call: &'static str, code: i32) -> Stop {
-    Stop::Here(Finding::Refused(call, code))
+fn refused(side: &Side, call: &'static str, code: i32) -> Stop {
+    let why = format!("{call}: {side} answers {}", Code(code));
+    Stop::Here(Finding::Failed(why))
+}
+
+/// The same for a call with an ACL. The code does not tell a long one from a wrong one.
+fn with_acl(side: &Side, call: &'static str, code: i32, acl: &[Acl]) -> Stop {
+    if code != INVALID_ACL || !access::is_too_long(acl) {
+        return refused(side, call, code);
+    }
+    let (entries_max, bytes_max) = (access::ENTRIES_MAX, access::BYTES_MAX);
+    let why = format!(
+        "{call}: {side} takes ACLs of up to {entries_max} entries and {bytes_max} bytes, and this one is longer"
+    );
+    Stop::Here(Finding::Failed(why))
 }
 
 /// The znode at `path`, if there is one.
@@ -409,8 +431,8 @@ async fn read(client: &Client, path: &str) -> Step<Option<Znode>> {
     if data.code == NO_NODE || acl.code == NO_NODE {
         return Ok(None);
     }
-    let acl = decoded(client, accept("getACL", acl)?.acl())?;
-    let (data, stat) = decoded(client, accept("getData", data)?.data())?;
+    let acl = decoded(client, accept(client, "getACL", acl)?.acl())?;
+    let (data, stat) = decoded(client, accept(client, "getData", data)?.data())?;
     Ok(Some(Znode { data, acl, stat }))
 }
 
@@ -420,6 +442,7 @@ async fn children(client: &Client, path: &str, has_any: bool) -> Step<BTreeSet<S
         return Ok(BTreeSet::new());
     }
     let reply = accept(
+        client,
         "getChildren",
         call(client, Request::get_children(path)).await?,
     )?;
@@ -432,7 +455,7 @@ async fn children(client: &Client, path: &str, has_any: bool) -> Step<BTreeSet<S
 
 /// A copy of a hidden hash would lock everybody out.
 fn refuse_hidden(znode: &Znode, flag: &str) -> Step<()> {
-    let is_hidden = |grant: &Grant| grant.scheme == "digest" && grant.id.ends_with(HIDDEN);
+    let is_hidden = |grant: &Acl| grant.scheme == "digest" && grant.id.ends_with(HIDDEN);
     if znode.acl.iter().any(is_hidden) {
         let why =
             format!("its ACL is hidden; give {flag} of an account with ADMIN there, or super");
@@ -449,4 +472,33 @@ fn is_sequential(name: &str) -> bool {
 fn child(path: &str, name: &str) -> String {
     let path = path.trim_end_matches('/');
     format!("{path}/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use http_client::Trust;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_its_side_and_a_long_acl_is_told_from_a_wrong_one() {
+        let side = Side {
+            name: "target",
+            hosts: "tls://a:1".parse().expect("hosts"),
+            trust: Trust::default(),
+            credentials: None,
+        };
+        let long = access::open().repeat(access::ENTRIES_MAX + 1);
+        for (acl, code, said) in [
+            (&long[..], INVALID_ACL, "up to 256 entries and 4096 bytes"),
+            (&long, -102, "answers NoAuth"),
+            (&long[..1], INVALID_ACL, "answers InvalidACL"),
+        ] {
+            let Stop::Here(Finding::Failed(why)) = with_acl(&side, "setACL", code, acl) else {
+                panic!("the others go on");
+            };
+            assert!(why.starts_with("setACL: the target tls://a:1 "), "{why}");
+            assert!(why.contains(said), "{why}");
+        }
+    }
 }

@@ -1,13 +1,13 @@
 //! TLS as clients see it: handshakes, certificates that change, and peers that do not speak it.
 
-use std::{fs, path::Path};
-
-use listener::{ClientCertificates, TlsFiles, tls::HANDSHAKE_MAX, tls::LOOK_EVERY};
-use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+use std::{
+    fs,
+    path::{Path, PathBuf},
 };
+
+use http_client::Trust;
+use listener::{ClientCertificates, TlsFiles, tls::HANDSHAKE_MAX, tls::LOOK_EVERY};
+use rustls::{ClientConfig, pki_types::ServerName};
 use tempfile::TempDir;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
@@ -44,7 +44,7 @@ impl Encrypted {
     }
 
     async fn connect(&self, identity: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
-        let connector = TlsConnector::from(Arc::new(client(identity)));
+        let connector = TlsConnector::from(client(identity));
         let name = ServerName::try_from("localhost").expect("a name");
         connector.connect(name, self.server.connect().await).await
     }
@@ -72,22 +72,14 @@ fn put(directory: &Path, name: &str) {
     .expect("copied");
 }
 
-fn client(identity: Option<&str>) -> ClientConfig {
-    let mut roots = RootCertStore::empty();
-    let authority = CertificateDer::from_pem_file(format!("{FOLDER}/ca.pem"));
-    roots.add(authority.expect("a certificate")).expect("valid");
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots);
+fn client(identity: Option<&str>) -> Arc<ClientConfig> {
+    let of = |name: &str| PathBuf::from(format!("{FOLDER}/{name}.pem"));
+    let trust = Trust::in_file(&of("ca")).expect("an authority");
     let Some(name) = identity else {
-        return builder.with_no_client_auth();
+        return trust.config();
     };
-    let chain = CertificateDer::from_pem_file(format!("{FOLDER}/{name}.pem"));
-    let key = PrivateKeyDer::from_pem_file(format!("{FOLDER}/{name}-key.pem"));
-    builder
-        .with_client_auth_cert(vec![chain.expect("a chain")], key.expect("a key"))
-        .expect("they match")
+    let trust = trust.with_identity(&of(name), &of(&format!("{name}-key")));
+    trust.expect("a certificate and its key").config()
 }
 
 async fn ask(stream: &mut TlsStream<TcpStream>) -> io::Result<String> {
@@ -120,7 +112,7 @@ async fn a_long_response_arrives_whole_and_from_no_file() {
     let file = fs::File::open(directory.path().join("key.pem")).expect("a file");
     let files = Some(Arc::new(Elsewhere(Arc::new(file.into()))) as Arc<dyn FilesInMemory>);
     let server = Fixture::start_on(8, files, Some(tls.expect("good files"))).await;
-    let connector = TlsConnector::from(Arc::new(client(None)));
+    let connector = TlsConnector::from(client(None));
     let name = ServerName::try_from("localhost").expect("a name");
     let connected = connector.connect(name, server.connect().await).await;
     let mut stream = connected.expect("a handshake");
@@ -158,6 +150,26 @@ async fn an_optional_client_certificate_is_verified_if_there_is_one() {
         .expect_err("of another authority");
 }
 
+/// A certificate that was replaced expires.
+#[tokio::test]
+async fn a_client_presents_the_certificate_that_its_files_hold_now() {
+    let encrypted = Encrypted::start(Some(ClientCertificates::Required)).await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let of = |name: &str| directory.path().join(name);
+    put(directory.path(), "stranger");
+    let trust = Trust::in_file(Path::new(&format!("{FOLDER}/ca.pem"))).expect("an authority");
+    let trust = trust.with_identity(&of("cert.pem"), &of("key.pem"));
+    let connector = TlsConnector::from(trust.expect("a pair").config());
+    let ask_with = async || {
+        let name = ServerName::try_from("localhost").expect("a name");
+        let stream = encrypted.server.connect().await;
+        ask(&mut connector.connect(name, stream).await?).await
+    };
+    ask_with().await.expect_err("of another authority");
+    put(directory.path(), "client");
+    assert_eq!(ask_with().await.expect("served"), "200");
+}
+
 /// The subject of a client is known, and only of a client that presented a certificate.
 #[tokio::test]
 async fn the_subject_of_a_client_is_known() {
@@ -171,7 +183,7 @@ async fn the_subject_of_a_client_is_known() {
         ),
         (None, None),
     ] {
-        let connector = TlsConnector::from(Arc::new(client(identity)));
+        let connector = TlsConnector::from(client(identity));
         let connected = tokio::spawn(async move {
             let stream = TcpStream::connect(address).await.expect("connected");
             let name = ServerName::try_from("localhost").expect("a name");
@@ -309,7 +321,7 @@ async fn bytes_that_are_not_tls_end_the_connection() {
 #[tokio::test]
 async fn a_hello_of_tls_ends_a_connection_without_tls() {
     let server = Fixture::start(8).await;
-    let connector = TlsConnector::from(Arc::new(client(None)));
+    let connector = TlsConnector::from(client(None));
     let name = ServerName::try_from("localhost").expect("a name");
     let refused = connector.connect(name, server.connect().await).await;
     refused.expect_err("it is no TLS server");
@@ -327,7 +339,7 @@ async fn a_client_that_takes_nothing_of_its_response_is_cut_over_tls() {
     });
     let server = Fixture::start_on(1, None, Some(tls.expect("good files"))).await;
     let connect = async || {
-        let connector = TlsConnector::from(Arc::new(client(None)));
+        let connector = TlsConnector::from(client(None));
         let name = ServerName::try_from("localhost").expect("a name");
         connector.connect(name, server.connect().await).await
     };

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use coordination::model::{Acl, Stat, Zxid};
 
 /// Data up to this many bytes is copied out of the frame. Longer data shares the frame's memory.
 ///
@@ -10,6 +11,9 @@ use bytes::Bytes;
 /// could pin 64 of them, and the connection could not reuse its warm buffer. Copying so little is
 /// cheaper.
 const DATA_BYTES_COPIED_MAX: usize = 4096;
+
+/// An ACL entry takes at least its permissions and two length fields.
+const ACL_BYTES_MIN: usize = 12;
 
 /// The bytes do not decode as the expected record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -130,6 +134,39 @@ impl<'a> Reader<'a> {
             items.push(item(self)?);
         }
         Ok(Some(items))
+    }
+
+    /// An ACL. A null one is empty. A null scheme or id becomes empty, which no ACL may contain.
+    pub fn acl(&mut self) -> Result<Vec<Acl>, Malformed> {
+        let acl = self.vector(ACL_BYTES_MIN, |frame| {
+            Ok(Acl {
+                permissions: frame.int()?,
+                scheme: frame.string()?.unwrap_or_default(),
+                id: frame.string()?.unwrap_or_default(),
+            })
+        })?;
+        Ok(acl.unwrap_or_default())
+    }
+
+    pub fn stat(&mut self) -> Result<Stat, Malformed> {
+        Ok(Stat {
+            czxid: Zxid(self.long()?),
+            mzxid: Zxid(self.long()?),
+            ctime: self.long()?,
+            mtime: self.long()?,
+            version: self.int()?,
+            cversion: self.int()?,
+            aversion: self.int()?,
+            ephemeral_owner: self.long()?,
+            data_length: self.int()?,
+            num_children: self.int()?,
+            pzxid: Zxid(self.long()?),
+        })
+    }
+
+    /// What is not read yet. It shares the frame's memory.
+    pub fn rest(self) -> Bytes {
+        self.block.slice(self.position..self.end)
     }
 
     fn sized(&mut self) -> Result<Option<Range<usize>>, Malformed> {

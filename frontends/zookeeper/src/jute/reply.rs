@@ -88,11 +88,7 @@ fn body(
             frame.stat(stat);
         }
         (Operation::GetAcl, Response::Acl { acl, stat }) => {
-            frame.vector(acl, |frame, entry| {
-                frame.int(entry.permissions);
-                frame.string(&entry.scheme);
-                frame.string(&entry.id);
-            });
+            frame.acl(acl);
             frame.stat(stat);
         }
         (Operation::WhoAmI, Response::Identities(identities)) => {

@@ -5,7 +5,7 @@
 
 use coordination::{
     Error,
-    model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watching, Zxid},
+    model::{Lifetime, Naming, Request, WatchKind, WatchMode, Watching, Zxid},
 };
 
 use super::{Malformed, Operation, Reader};
@@ -13,8 +13,6 @@ use crate::authentication::Authentication;
 
 /// A string takes at least its length field.
 const STRING_BYTES_MIN: usize = 4;
-/// An ACL entry takes at least its permissions and two length fields.
-const ACL_BYTES_MIN: usize = 12;
 /// The most parts of a multi. Each locks a few znodes, and all are decided by one write.
 const PARTS_MAX: usize = 4096;
 /// A time to live has 40 bits, in milliseconds.
@@ -93,7 +91,12 @@ pub fn decode(
         {
             Request::RefuseUpdate(error)
         }
-        Ok(request) => request,
+        Ok(mut request) => {
+            if !authentication.has_x509() {
+                hide_x509(&mut request);
+            }
+            request
+        }
         Err(Malformed::Null) if is_update(operation) => Request::RefuseUpdate(Error::Marshalling),
         Err(_) => Request::Refuse(Error::Marshalling),
     };
@@ -104,6 +107,20 @@ pub fn decode(
         request,
         fault,
     })
+}
+
+/// As in ZooKeeper, a server without a secure port does not know the scheme `x509`. The service
+/// refuses an empty scheme like any unknown one.
+fn hide_x509(request: &mut Request) {
+    match request {
+        Request::Create { acl, .. } | Request::SetAcl { acl, .. } => {
+            for entry in acl.iter_mut().filter(|entry| entry.scheme == "x509") {
+                entry.scheme.clear();
+            }
+        }
+        Request::Multi(parts) => parts.iter_mut().for_each(hide_x509),
+        _ => {}
+    }
 }
 
 fn is_update(operation: Operation) -> bool {
@@ -254,7 +271,7 @@ fn multi(
 
 fn set_acl(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     let path = frame.string()?;
-    let acl = frame.vector(ACL_BYTES_MIN, acl)?.unwrap_or_default();
+    let acl = frame.acl()?;
     let version = frame.int()?;
     let path = path.ok_or(Malformed::Null)?;
     Ok(Request::SetAcl { path, acl, version })
@@ -296,7 +313,7 @@ fn remove_watches(frame: &mut Reader<'_>, only_checks: bool) -> Result<Request, 
 fn create(frame: &mut Reader<'_>, has_time_to_live: bool) -> Result<Request, Malformed> {
     let path = frame.string()?;
     let data = frame.data()?;
-    let acl = frame.vector(ACL_BYTES_MIN, acl)?.unwrap_or_default();
+    let acl = frame.acl()?;
     let flags = frame.int()?;
     let ms = if has_time_to_live { frame.long()? } else { -1 };
     let (lifetime, naming) = match flags {
@@ -322,15 +339,6 @@ fn create(frame: &mut Reader<'_>, has_time_to_live: bool) -> Result<Request, Mal
         acl,
         lifetime,
         naming,
-    })
-}
-
-/// A null scheme or id becomes empty, which no ACL may contain.
-fn acl(frame: &mut Reader<'_>) -> Result<Acl, Malformed> {
-    Ok(Acl {
-        permissions: frame.int()?,
-        scheme: frame.string()?.unwrap_or_default(),
-        id: frame.string()?.unwrap_or_default(),
     })
 }
 

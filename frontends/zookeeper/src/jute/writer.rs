@@ -1,7 +1,7 @@
 //! Writes frames, one after another, into a buffer that the connection reuses.
 
 use bytes::{BufMut, BytesMut};
-use coordination::model::Stat;
+use coordination::model::{Acl, Stat};
 
 /// A frame that is being written. Its length is filled in at the end.
 #[derive(Debug)]
@@ -67,6 +67,14 @@ impl<'a> FrameWriter<'a> {
         for value in values {
             write(self, value);
         }
+    }
+
+    pub fn acl(&mut self, acl: &[Acl]) {
+        self.vector(acl, |frame, entry| {
+            frame.int(entry.permissions);
+            frame.string(&entry.scheme);
+            frame.string(&entry.id);
+        });
     }
 
     pub fn reply_header(&mut self, xid: i32, zxid: i64, code: i32) {

@@ -284,7 +284,7 @@ impl Peer {
 }
 
 /// The xid and error of the next reply.
-async fn reply(reader: &mut ReadHalf<'_>) -> Result<(i32, i32)> {
+pub(crate) async fn reply(reader: &mut ReadHalf<'_>) -> Result<(i32, i32)> {
     let mut head = [0; REPLY_HEAD_BYTES];
     reader.read_exact(&mut head).await?;
     let integer = |at: usize| i32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));

@@ -1,21 +1,20 @@
 //! The secure port: sessions over TLS, and peers that do not speak it.
 
-use std::{io::Result, net::SocketAddr, sync::Arc};
+use std::{io, io::Result, net::SocketAddr, path::Path, time::Duration};
 
+use coordination::model::{Acl, Request};
+use http_client::Trust;
 use listener::{ClientCertificates, Tls, TlsFiles};
-use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::ring,
-    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
-};
 use tokio::{
     io::{AsyncWriteExt as _, copy_bidirectional},
     net::{TcpListener, TcpStream},
 };
-use tokio_rustls::TlsConnector;
 use zookeeper_frontend::Config;
 
-use crate::fixture::{Fixture, Peer, connect_request, get};
+use crate::{
+    fixture::{Fixture, Peer, connect_request, get, reply},
+    requests::encode,
+};
 
 const FOLDER: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -42,30 +41,51 @@ async fn fixture(clients: Option<ClientCertificates>) -> Result<(Fixture, Socket
 
 /// The address of a program that speaks TLS to `server` for those that connect to it without.
 async fn relay(server: SocketAddr) -> Result<SocketAddr> {
-    let mut roots = RootCertStore::empty();
-    let authority = CertificateDer::from_pem_file(format!("{FOLDER}/ca.pem"));
-    let added = roots.add(authority.expect("a certificate"));
-    added.expect("a valid one");
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let connector = TlsConnector::from(Arc::new(config));
+    let trust = Trust::in_file(Path::new(&format!("{FOLDER}/ca.pem")))?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((mut plain, _)) = listener.accept().await {
-            let connector = connector.clone();
+            let trust = trust.clone();
             tokio::spawn(async move {
-                let stream = TcpStream::connect(server).await?;
-                let name = ServerName::try_from("localhost").expect("a name");
-                let mut encrypted = connector.connect(name, stream).await?;
+                let uri = format!("https://{server}")
+                    .parse()
+                    .map_err(io::Error::other)?;
+                let wait_max = Duration::from_secs(10);
+                let mut encrypted = http_client::connect(uri, &trust, wait_max).await?;
                 copy_bidirectional(&mut plain, &mut encrypted).await
             });
         }
     });
     Ok(address)
+}
+
+/// Measured: ZooKeeper 3.9.5 knows the scheme only if it has a secure port.
+#[tokio::test]
+async fn an_acl_names_a_certificate_only_where_clients_can_present_one() -> Result<()> {
+    let entry = Acl {
+        permissions: 31,
+        scheme: "x509".into(),
+        id: "CN=a".into(),
+    };
+    let set = Request::SetAcl {
+        path: "/n".into(),
+        acl: vec![entry],
+        version: -1,
+    };
+    let (secure, _) = fixture(None).await?;
+    let plain = Fixture::new(
+        Config::new(ANYWHERE.into()),
+        coordination::Config::default(),
+    )
+    .await?;
+    for (fixture, code) in [(secure, 0), (plain, -114)] {
+        let mut client = fixture.client_with_a_znode(40_000, 10).await?;
+        let (mut reader, mut writer) = client.peer.stream.split();
+        writer.write_all(&encode(9, &set, false)).await?;
+        assert_eq!(reply(&mut reader).await?, (9, code));
+    }
+    Ok(())
 }
 
 /// TLS takes bytes that the kernel does not take yet. They go out although nothing follows them.

@@ -16,7 +16,7 @@ make() {
 authority='basicConstraints=critical,CA:TRUE
 keyUsage=critical,keyCertSign'
 server='subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1
-extendedKeyUsage=serverAuth'
+extendedKeyUsage=serverAuth,clientAuth'
 client='extendedKeyUsage=clientAuth'
 
 make ca '/CN=Landfast tests' self "$authority"
