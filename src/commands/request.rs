@@ -2,7 +2,7 @@
 //! there may not be Landfast.
 
 use std::{
-    fmt,
+    env, fmt,
     io::{self, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
@@ -48,11 +48,6 @@ pub(crate) struct Target {
     /// The authorities of an `https` server's certificate, PEM, instead of those of the system; only from the environment
     #[arg(skip = std::env::var_os("LANDFAST_TLS_CA").map(PathBuf::from))]
     ca: Option<PathBuf>,
-    /// A certificate for servers that ask for one, PEM, and its key; only from the environment
-    #[arg(skip = std::env::var_os("LANDFAST_TLS_CLIENT_CERT").map(PathBuf::from))]
-    certificate: Option<PathBuf>,
-    #[arg(skip = std::env::var_os("LANDFAST_TLS_CLIENT_KEY").map(PathBuf::from))]
-    key: Option<PathBuf>,
 }
 
 /// The authorities in a file, or those of the system, and a certificate for servers that ask for
@@ -266,8 +261,10 @@ impl Target {
         if !self.url.starts_with("https:") {
             return Ok(Trust::default());
         }
-        let (certificate, key) = (self.certificate.as_deref(), self.key.as_deref());
-        trust(self.ca.as_deref(), certificate, key)
+        let file = |name| env::var_os(name).map(PathBuf::from);
+        let certificate = file("LANDFAST_TLS_CLIENT_CERT");
+        let key = file("LANDFAST_TLS_CLIENT_KEY");
+        trust(self.ca.as_deref(), certificate.as_deref(), key.as_deref())
     }
 }
 

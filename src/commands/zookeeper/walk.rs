@@ -488,7 +488,7 @@ mod tests {
             trust: Trust::default(),
             credentials: None,
         };
-        let long = access::open().repeat(access::ENTRIES_MAX + 1);
+        let long = vec![access::open().remove(0); access::ENTRIES_MAX + 1];
         for (acl, code, said) in [
             (&long[..], INVALID_ACL, "up to 256 entries and 4096 bytes"),
             (&long, -102, "answers NoAuth"),

@@ -7,7 +7,7 @@ use std::{
 
 use http_client::Trust;
 use listener::{ClientCertificates, TlsFiles, tls::HANDSHAKE_MAX, tls::LOOK_EVERY};
-use rustls::{ClientConfig, pki_types::ServerName};
+use rustls::pki_types::ServerName;
 use tempfile::TempDir;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
@@ -18,7 +18,7 @@ const FOLDER: &str = concat!(
     "/../../tests/clients/testdata/tls"
 );
 
-/// A server with the files of `server`, which a test may replace.
+/// A server with [`loaded`] files.
 struct Encrypted {
     server: Fixture,
     tls: Tls,
@@ -27,14 +27,7 @@ struct Encrypted {
 
 impl Encrypted {
     async fn start(clients: Option<ClientCertificates>) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        put(directory.path(), "server");
-        let tls = Tls::load(TlsFiles {
-            certificate: directory.path().join("cert.pem"),
-            key: directory.path().join("key.pem"),
-            client_ca: clients.map(|clients| (format!("{FOLDER}/ca.pem").into(), clients)),
-        })
-        .expect("good files");
+        let (directory, tls) = loaded(clients);
         let server = Fixture::start_on(8, None, Some(tls.clone())).await;
         Self {
             server,
@@ -44,9 +37,7 @@ impl Encrypted {
     }
 
     async fn connect(&self, identity: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
-        let connector = TlsConnector::from(client(identity));
-        let name = ServerName::try_from("localhost").expect("a name");
-        connector.connect(name, self.server.connect().await).await
+        handshake(self.server.connect().await, &client(identity)).await
     }
 
     /// The status of a request with this certificate.
@@ -62,6 +53,18 @@ impl Encrypted {
     }
 }
 
+/// The files of `server`, which a test may replace, and TLS with them.
+fn loaded(clients: Option<ClientCertificates>) -> (TempDir, Tls) {
+    let directory = tempfile::tempdir().expect("a directory");
+    put(directory.path(), "server");
+    let tls = Tls::load(TlsFiles {
+        certificate: directory.path().join("cert.pem"),
+        key: directory.path().join("key.pem"),
+        client_ca: clients.map(|clients| (format!("{FOLDER}/ca.pem").into(), clients)),
+    });
+    (directory, tls.expect("good files"))
+}
+
 /// Puts certificate and key of this name in place.
 fn put(directory: &Path, name: &str) {
     fs::copy(format!("{FOLDER}/{name}.pem"), directory.join("cert.pem")).expect("copied");
@@ -72,14 +75,21 @@ fn put(directory: &Path, name: &str) {
     .expect("copied");
 }
 
-fn client(identity: Option<&str>) -> Arc<ClientConfig> {
+/// What a client has with the certificate of this name.
+fn client(identity: Option<&str>) -> Trust {
     let of = |name: &str| PathBuf::from(format!("{FOLDER}/{name}.pem"));
     let trust = Trust::in_file(&of("ca")).expect("an authority");
     let Some(name) = identity else {
-        return trust.config();
+        return trust;
     };
     let trust = trust.with_identity(&of(name), &of(&format!("{name}-key")));
-    trust.expect("a certificate and its key").config()
+    trust.expect("a certificate and its key")
+}
+
+async fn handshake(stream: TcpStream, trust: &Trust) -> io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from("localhost").expect("a name");
+    let connector = TlsConnector::from(trust.config());
+    connector.connect(name, stream).await
 }
 
 async fn ask(stream: &mut TlsStream<TcpStream>) -> io::Result<String> {
@@ -102,19 +112,11 @@ async fn requests_are_answered_over_tls() {
 
 #[tokio::test]
 async fn a_long_response_arrives_whole_and_from_no_file() {
-    let directory = tempfile::tempdir().expect("a directory");
-    put(directory.path(), "server");
-    let tls = Tls::load(TlsFiles {
-        certificate: directory.path().join("cert.pem"),
-        key: directory.path().join("key.pem"),
-        client_ca: None,
-    });
+    let (directory, tls) = loaded(None);
     let file = fs::File::open(directory.path().join("key.pem")).expect("a file");
     let files = Some(Arc::new(Elsewhere(Arc::new(file.into()))) as Arc<dyn FilesInMemory>);
-    let server = Fixture::start_on(8, files, Some(tls.expect("good files"))).await;
-    let connector = TlsConnector::from(client(None));
-    let name = ServerName::try_from("localhost").expect("a name");
-    let connected = connector.connect(name, server.connect().await).await;
+    let server = Fixture::start_on(8, files, Some(tls)).await;
+    let connected = handshake(server.connect().await, &client(None)).await;
     let mut stream = connected.expect("a handshake");
     let request = "GET /large HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).await.expect("sent");
@@ -159,12 +161,9 @@ async fn a_client_presents_the_certificate_that_its_files_hold_now() {
     put(directory.path(), "stranger");
     let trust = Trust::in_file(Path::new(&format!("{FOLDER}/ca.pem"))).expect("an authority");
     let trust = trust.with_identity(&of("cert.pem"), &of("key.pem"));
-    let connector = TlsConnector::from(trust.expect("a pair").config());
-    let ask_with = async || {
-        let name = ServerName::try_from("localhost").expect("a name");
-        let stream = encrypted.server.connect().await;
-        ask(&mut connector.connect(name, stream).await?).await
-    };
+    let trust = trust.expect("a pair");
+    let ask_with =
+        async || ask(&mut handshake(encrypted.server.connect().await, &trust).await?).await;
     ask_with().await.expect_err("of another authority");
     put(directory.path(), "client");
     assert_eq!(ask_with().await.expect("served"), "200");
@@ -183,11 +182,9 @@ async fn the_subject_of_a_client_is_known() {
         ),
         (None, None),
     ] {
-        let connector = TlsConnector::from(client(identity));
         let connected = tokio::spawn(async move {
             let stream = TcpStream::connect(address).await.expect("connected");
-            let name = ServerName::try_from("localhost").expect("a name");
-            connector.connect(name, stream).await
+            handshake(stream, &client(identity)).await
         });
         let (stream, _) = listener.accept().await.expect("a connection");
         let accepted = encrypted.tls.accept(stream).await.expect("a handshake");
@@ -290,14 +287,8 @@ async fn handshakes_have_a_time_limit_and_do_not_hold_up_others() {
 /// The places for refusals are few.
 #[tokio::test(start_paused = true)]
 async fn past_the_limit_a_handshake_has_a_second() {
-    let directory = tempfile::tempdir().expect("a directory");
-    put(directory.path(), "server");
-    let tls = Tls::load(TlsFiles {
-        certificate: directory.path().join("cert.pem"),
-        key: directory.path().join("key.pem"),
-        client_ca: None,
-    });
-    let server = Fixture::start_on(0, None, Some(tls.expect("good files"))).await;
+    let (_directory, tls) = loaded(None);
+    let server = Fixture::start_on(0, None, Some(tls)).await;
     let began = Instant::now();
     assert_eq!(rest(server.connect().await).await, "");
     assert!(began.elapsed() < Duration::from_secs(2));
@@ -321,28 +312,16 @@ async fn bytes_that_are_not_tls_end_the_connection() {
 #[tokio::test]
 async fn a_hello_of_tls_ends_a_connection_without_tls() {
     let server = Fixture::start(8).await;
-    let connector = TlsConnector::from(client(None));
-    let name = ServerName::try_from("localhost").expect("a name");
-    let refused = connector.connect(name, server.connect().await).await;
+    let refused = handshake(server.connect().await, &client(None)).await;
     refused.expect_err("it is no TLS server");
 }
 
 /// TLS keeps bytes of its own, which hyper only flushes.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_takes_nothing_of_its_response_is_cut_over_tls() {
-    let directory = tempfile::tempdir().expect("a directory");
-    put(directory.path(), "server");
-    let tls = Tls::load(TlsFiles {
-        certificate: directory.path().join("cert.pem"),
-        key: directory.path().join("key.pem"),
-        client_ca: None,
-    });
-    let server = Fixture::start_on(1, None, Some(tls.expect("good files"))).await;
-    let connect = async || {
-        let connector = TlsConnector::from(client(None));
-        let name = ServerName::try_from("localhost").expect("a name");
-        connector.connect(name, server.connect().await).await
-    };
+    let (_directory, tls) = loaded(None);
+    let server = Fixture::start_on(1, None, Some(tls)).await;
+    let connect = async || handshake(server.connect().await, &client(None)).await;
     let mut stalled = connect().await.expect("a handshake");
     let request = "GET /large HTTP/1.1\r\nHost: h\r\n\r\n";
     stalled.write_all(request.as_bytes()).await.expect("sent");
