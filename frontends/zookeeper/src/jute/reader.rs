@@ -26,6 +26,9 @@ pub enum Malformed {
     /// A part of a multi has an opcode that may not be there.
     #[error("opcode {0} may not be a part")]
     Part(i32),
+    /// A part of a multi has the flags of no mode, or of one with a time to live that is not there.
+    #[error("a part of a multi has flags that it may not have")]
+    Flags,
     /// A required field is null.
     #[error("a required field is null")]
     Null,
