@@ -30,8 +30,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = decode(bytes).map(without_hashes);
     if let Ok(encoded) = resolve(&acl, &Identities::of(&identities)) {
         let decoded = decode(&encoded).expect("it was encoded");
-        let again = resolve(&decoded, &Identities::of(&[])).expect("it is valid");
-        assert_eq!(again, encoded, "nothing remains to be resolved");
+        assert!(decoded.iter().all(|entry| entry.scheme != "auth"), "it is resolved");
         let _ = Rules::of(&encoded).allow(&identities, 31);
     }
 });
