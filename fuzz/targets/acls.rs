@@ -11,8 +11,9 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Some(amounts) = Amounts::parse(Some(bytes)) {
+        // A text that becomes too long is malformed from then on.
         let again = Amounts::parse(Some(amounts.text().as_bytes()));
-        assert_eq!(again.map(|again| again.text()), Some(amounts.text()));
+        assert!(again.is_none_or(|again| again.text() == amounts.text()));
     }
     let text = String::from_utf8_lossy(bytes);
     let mut identities = vec![Identity { scheme: "ip".into(), id: "127.0.0.1".into() }];
