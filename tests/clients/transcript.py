@@ -6,6 +6,7 @@ times are left out.
 """
 
 import itertools
+import re
 import struct
 
 import wire
@@ -24,6 +25,7 @@ ERROR_NAMES = {
     -114: "invalid acl",
     -115: "auth failed",
     -121: "no watcher",
+    -123: "reconfig disabled",
 }
 EVENT_NAMES = {1: "created", 2: "deleted", 3: "data changed", 4: "children changed"}
 
@@ -47,7 +49,11 @@ OPERATIONS = {
     "getacl": (wire.GET_ACL, ("acl", "stat")),
     "setacl": (wire.SET_ACL, ("stat",)),
     "whoami": (wire.WHO_AM_I, ("identities",)),
+    "multi": (wire.MULTI, ("results",)),
+    "multiread": (wire.MULTI_READ, ("results",)),
 }
+# The results of parts, by their opcodes.
+RESULTS = {kind: fields for kind, fields in OPERATIONS.values()} | {wire.CHECK: ()}
 MODES = {"persistent": 0, "recursive": 1}
 WATCH_KINDS = {"children": 1, "data": 2, "any": 3, "persistent": 4, "recursive": 5}
 SET_AGAIN = ("data", "exists", "children")
@@ -57,9 +63,10 @@ FLAGS = {"": 0, "ephemeral": 1, "sequential": 2, "ephemeral-sequential": 3}
 class Transcript:
     """Plays lines such as `a: create /x data` on named connections.
 
-    A path or data `-` is null; `raw OPERATION HEX` sends a body as it is, and `ping` a ping with an ordinary xid.
+    A path or data `-` is null, and `''` empty; `raw OPERATION HEX` sends a body as it is, and `ping` a ping with an ordinary xid.
     `watches ZXID KIND:PATH...` sets watches again as of a turn, `z3`; its events come with no zxid of their own.
     `watches2` is the form with persistent ones. `add` takes a mode, `check` and `remove` a kind of watches.
+    `multi` and `multiread` take requests between ` ; `; `check` is that of a version there.
     """
 
     def __init__(self, port, names):
@@ -81,7 +88,7 @@ class Transcript:
         name, request = line.split(": ", 1)
         session = self.sessions[name]
         operation, *words = request.split(" ")
-        words = [word.encode().decode("unicode_escape") for word in words]
+        words = [word.strip("'").encode().decode("unicode_escape") for word in words]
         if operation == "ping":
             self.answer(session, session.send(wire.PING), ())
         elif operation == "close":
@@ -147,10 +154,22 @@ class Transcript:
     def error(code):
         return ERROR_NAMES.get(code, str(code)).replace(" ", "-")
 
+    def results(self, fields):
+        """Each result of a multi in brackets, by its opcode."""
+        shown = []
+        while True:
+            kind, is_done, error = fields.integer(), fields.take("!?"), fields.integer()
+            if is_done:
+                return " ".join(shown) or "-"
+            of = [self.error(fields.integer())] if kind == -1 else [getattr(self, one)(fields) for one in RESULTS[kind]]
+            code = [] if error == wire.OK else [str(error)]
+            shown.append("[" + " ".join([str(kind), *code, *of]) + "]")
+
     @staticmethod
     def path(fields):
+        """Control characters that end a line are escaped."""
         path = fields.string()
-        return "null" if path is None else path
+        return "null" if path is None else re.sub(r"[\x00\n-\r\x1c-\x1f\x7f-\x9f]", lambda one: ascii(one[0])[1:-1], path)
 
     @staticmethod
     def data(fields):
@@ -189,6 +208,9 @@ def body(operation, words):
     """The body of the request that the words describe."""
     if operation == "whoami":
         return b""
+    if operation in ("multi", "multiread"):
+        parts = [part.split(" ") for part in " ".join(words).split(" ; ")] if words else []
+        return b"".join(part_of_multi(*part) for part in parts) + wire.part_header(-1, is_done=True)
     path = wire.string(None if words[0] == "-" else words[0])
     rest = words[1:]
     if operation in ("create", "create2"):
@@ -214,6 +236,14 @@ def body(operation, words):
         named = MODES if operation == "add" else WATCH_KINDS
         return path + wire.integer(named[rest[0]] if rest[0] in named else int(rest[0]))
     return path + wire.boolean(rest == ["watch"])
+
+
+def part_of_multi(operation, *words):
+    """A part of a multi, with its header."""
+    if operation == "raw":
+        return wire.part_header(int(words[0])) + bytes.fromhex("".join(words[1:]))
+    kind = wire.CHECK if operation == "check" else OPERATIONS[operation][0]
+    return wire.part_header(kind) + body(operation, words)
 
 
 def auth(scheme, *proof):

@@ -13,7 +13,7 @@ import waiting
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL, GET_CHILDREN, SYNC = range(1, 10)
 PING, GET_CHILDREN2, CHECK, MULTI, CREATE2 = 11, 12, 13, 14, 15
 CHECK_WATCHES, REMOVE_WATCHES = 17, 18
-CREATE_CONTAINER, DELETE_CONTAINER, CREATE_TTL = 19, 20, 21
+CREATE_CONTAINER, DELETE_CONTAINER, CREATE_TTL, MULTI_READ = 19, 20, 21, 22
 AUTH, SET_WATCHES, GET_EPHEMERALS, COUNT_DESCENDANTS, SET_WATCHES2, ADD_WATCH = 100, 101, 103, 104, 105, 106
 WHO_AM_I, CLOSE_SESSION = 107, -11
 
@@ -54,11 +54,16 @@ def buffer(value):
 
 
 def string(value):
-    return buffer(None if value is None else value.encode())
+    return buffer(None if value is None else value.encode(errors="surrogateescape"))
 
 
 def strings(values):
     return integer(len(values)) + b"".join(map(string, values))
+
+
+def part_header(opcode, is_done=False):
+    """The header of a part of a multi, or the one after the last part."""
+    return integer(opcode) + boolean(is_done) + integer(-1)
 
 
 def acl(entries=OPEN_ACL):
@@ -92,7 +97,7 @@ class Reader:
 
     def string(self):
         value = self.buffer()
-        return None if value is None else value.decode()
+        return None if value is None else value.decode(errors="backslashreplace")
 
     def strings(self):
         return [self.string() for _ in range(self.integer())]

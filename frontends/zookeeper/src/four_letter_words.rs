@@ -197,7 +197,10 @@ fn detail(figures: &Figures) -> String {
 /// ZooKeeper's name of an operation in `cons`.
 fn short_name(operation: Operation) -> &'static str {
     match operation {
-        Operation::Create | Operation::Create2 | Operation::CreateTtl => "CREA",
+        Operation::Create
+        | Operation::Create2
+        | Operation::CreateContainer
+        | Operation::CreateTtl => "CREA",
         Operation::Delete => "DELE",
         Operation::Exists => "EXIS",
         Operation::GetData => "GETD",

@@ -88,6 +88,8 @@ pub enum Broken {
     DropsIndexEntriesOfLostDeletions,
     /// C6: a container or a znode with a time to live is indexed after the decision.
     IndexesWhenDecided,
+    /// C6: a time to live counts from the creation, not from the last update of the data.
+    CountsFromTheCreation,
     /// C-1: a znode that was due is removed without a check under its lock.
     RemovesUnchecked,
     /// C-6: a session that ends in parts stays open while it loses its first ephemerals.

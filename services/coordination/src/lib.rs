@@ -47,7 +47,8 @@ pub mod model;
 #[doc(hidden)]
 pub mod path;
 pub mod queue_names;
-mod quota;
+#[doc(hidden)]
+pub mod quota;
 #[doc(hidden)]
 pub mod records;
 pub mod service;

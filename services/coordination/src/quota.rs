@@ -49,7 +49,7 @@ fn top<'path>(path: &'path str, name: &str) -> Option<&'path str> {
 
 /// Limits or statistics: ZooKeeper's `StatsTrack`. A missing value is -1, no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Amounts(BTreeMap<String, i64>);
+pub struct Amounts(BTreeMap<String, i64>);
 
 impl Amounts {
     pub(crate) fn new(count: i64, bytes: i64) -> Self {
@@ -60,7 +60,7 @@ impl Amounts {
     }
 
     /// The amounts in the data of a znode, or `None` if the text is malformed.
-    pub(crate) fn parse(data: Option<&[u8]>) -> Option<Self> {
+    pub fn parse(data: Option<&[u8]>) -> Option<Self> {
         let data = data.unwrap_or_default();
         let text = std::str::from_utf8(data).ok()?;
         if text.len() > TEXT_BYTES_MAX {
@@ -78,7 +78,7 @@ impl Amounts {
     }
 
     /// The text, with the two values of old clients first.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = format!("{COUNT}={},{BYTES}={}", self.count(), self.bytes());
         let others = self
             .0

@@ -157,13 +157,10 @@ async fn survives(world: &World, mutant: Option<Broken>) -> bool {
 #[test]
 fn a_time_to_live_counts_from_the_last_set() {
     simulated::run(async { assert!(survives(&World::new(1), None).await) });
-    simulated::run(async {
-        let mutant = Some(Broken::RemovesUnchecked);
-        assert!(
-            !survives(&World::new(1), mutant).await,
-            "the check is needed"
-        );
-    });
+    for mutant in [Broken::RemovesUnchecked, Broken::CountsFromTheCreation] {
+        let survives = simulated::run(async { survives(&World::new(1), Some(mutant)).await });
+        assert!(!survives, "{mutant:?} is found");
+    }
 }
 
 /// As in ZooKeeper: children keep it, and its time may pass meanwhile.

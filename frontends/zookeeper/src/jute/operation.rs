@@ -6,8 +6,10 @@
 pub enum Operation {
     /// Returns the new znode's path.
     Create,
-    /// Returns the new znode's path and Stat. Also the form of `createContainer`.
+    /// Returns the new znode's path and Stat.
     Create2,
+    /// As `Create2`. The znode is a container, whatever its flags say of the lifetime.
+    CreateContainer,
     /// As `Create2`, with a time to live.
     CreateTtl,
     Delete,
@@ -64,10 +66,11 @@ impl Operation {
             11 => Self::Ping,
             12 => Self::GetChildren2,
             14 => Self::Multi,
-            15 | 19 => Self::Create2,
+            15 => Self::Create2,
             16 => Self::Reconfigure,
             17 => Self::CheckWatches,
             18 => Self::RemoveWatches,
+            19 => Self::CreateContainer,
             20 => Self::NotOffered,
             21 => Self::CreateTtl,
             22 => Self::MultiRead,
@@ -92,6 +95,7 @@ impl Operation {
                 _,
                 part @ (Self::Create
                 | Self::Create2
+                | Self::CreateContainer
                 | Self::CreateTtl
                 | Self::Delete
                 | Self::SetData),

@@ -30,6 +30,9 @@ pub enum Malformed {
     /// A part of a multi has an opcode that may not be there.
     #[error("opcode {0} may not be a part")]
     Part(i32),
+    /// A part of a multi has the flags of no mode, or of one with a time to live that is not there.
+    #[error("a part of a multi has flags that it may not have")]
+    Flags,
     /// A required field is null.
     #[error("a required field is null")]
     Null,
@@ -136,13 +139,19 @@ impl<'a> Reader<'a> {
         Ok(Some(items))
     }
 
-    /// An ACL. A null one is empty. A null scheme or id becomes empty, which no ACL may contain.
+    /// An ACL. A null one is empty. A null scheme or id becomes empty, which no ACL may contain. As in
+    /// ZooKeeper, null is malformed as an id whose form the scheme determines.
     pub fn acl(&mut self) -> Result<Vec<Acl>, Malformed> {
         let acl = self.vector(ACL_BYTES_MIN, |frame| {
+            let (permissions, scheme, id) = (frame.int()?, frame.string()?, frame.string()?);
+            let scheme = scheme.unwrap_or_default();
+            if id.is_none() && matches!(scheme.as_str(), "world" | "digest" | "ip") {
+                return Err(Malformed::Null);
+            }
             Ok(Acl {
-                permissions: frame.int()?,
-                scheme: frame.string()?.unwrap_or_default(),
-                id: frame.string()?.unwrap_or_default(),
+                permissions,
+                scheme,
+                id: id.unwrap_or_default(),
             })
         })?;
         Ok(acl.unwrap_or_default())

@@ -80,7 +80,10 @@ fn body(
         (Operation::Create, Response::Created { path, .. })
         | (Operation::Sync, Response::Synced { path: Some(path) }) => frame.string(path),
         (Operation::Sync, Response::Synced { path: None }) => frame.buffer(None),
-        (Operation::Create2 | Operation::CreateTtl, Response::Created { path, stat }) => {
+        (
+            Operation::Create2 | Operation::CreateContainer | Operation::CreateTtl,
+            Response::Created { path, stat },
+        ) => {
             frame.string(path);
             frame.stat(stat);
         }

@@ -98,6 +98,7 @@ pub fn decode(
             request
         }
         Err(Malformed::Null) if is_update(operation) => Request::RefuseUpdate(Error::Marshalling),
+        Err(_) if operation == Operation::Multi => Request::RefuseUpdate(Error::Marshalling),
         Err(_) => Request::Refuse(Error::Marshalling),
     };
     Ok(Decoded {
@@ -128,6 +129,7 @@ fn is_update(operation: Operation) -> bool {
         operation,
         Operation::Create
             | Operation::Create2
+            | Operation::CreateContainer
             | Operation::CreateTtl
             | Operation::Delete
             | Operation::SetData
@@ -139,8 +141,10 @@ fn is_update(operation: Operation) -> bool {
 
 fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     Ok(match operation {
-        Operation::Create | Operation::Create2 => create(frame, false)?,
-        Operation::CreateTtl => create(frame, true)?,
+        Operation::Create
+        | Operation::Create2
+        | Operation::CreateContainer
+        | Operation::CreateTtl => create(frame, operation)?,
         Operation::Delete => delete(frame)?,
         Operation::Exists => {
             let (path, watching) = read(frame)?;
@@ -181,7 +185,11 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
         Operation::AddWatch => add_watch(frame)?,
         Operation::CheckWatches => remove_watches(frame, true)?,
         Operation::RemoveWatches => remove_watches(frame, false)?,
-        Operation::Reconfigure => Request::Refuse(Error::ReconfigurationDisabled),
+        Operation::Reconfigure => {
+            let _members = (frame.string()?, frame.string()?, frame.string()?);
+            let _version = frame.long()?;
+            Request::Refuse(Error::ReconfigurationDisabled)
+        }
         Operation::NotOffered
         | Operation::Unknown
         | Operation::Authenticate
@@ -201,15 +209,8 @@ fn authenticate(
     })
 }
 
-/// ZooKeeper also accepts the empty path for its root, but only for reads, and a watch set there
-/// never fires.
 fn read(frame: &mut Reader<'_>) -> Result<(String, Watching), Malformed> {
-    let (path, watching) = (frame.path()?, watching(frame)?);
-    Ok(if path.is_empty() {
-        ("/".to_owned(), Watching::No)
-    } else {
-        (path, watching)
-    })
+    Ok((frame.path()?, watching(frame)?))
 }
 
 /// A delete with a null path takes a zxid. One whose body ends too early does not, even with a null
@@ -252,7 +253,12 @@ fn multi(
             return Err(Malformed::Parts(PARTS_MAX));
         }
         let operation = operation_of(opcode).ok_or(Malformed::Part(opcode))?;
-        requests.push(match body(operation, frame)? {
+        let request = match body(operation, frame)? {
+            // As in ZooKeeper, most of these end the whole multi.
+            Request::Refuse(_) if operation == Operation::SetData => return Err(Malformed::Null),
+            Request::Refuse(_) if operation != Operation::CreateTtl => {
+                return Err(Malformed::Flags);
+            }
             Request::Refuse(error) => Request::RefuseUpdate(error),
             // As in ZooKeeper, a part of a multi read sets no watch.
             Request::GetData { path, .. } => Request::GetData {
@@ -264,8 +270,15 @@ fn multi(
                 watching: Watching::No,
             },
             request => request,
+        };
+        // As in ZooKeeper, a container is answered with its Stat whatever created it.
+        operations.push(match &request {
+            Request::Create { lifetime, .. } if *lifetime == Lifetime::Container => {
+                Operation::Create2
+            }
+            _ => operation,
         });
-        operations.push(operation);
+        requests.push(request);
     }
 }
 
@@ -273,8 +286,10 @@ fn set_acl(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     let path = frame.string()?;
     let acl = frame.acl()?;
     let version = frame.int()?;
-    let path = path.ok_or(Malformed::Null)?;
-    Ok(Request::SetAcl { path, acl, version })
+    Ok(match path {
+        Some(path) => Request::SetAcl { path, acl, version },
+        None => Request::Refuse(Error::BadArguments),
+    })
 }
 
 /// A null path becomes empty. As in ZooKeeper, a client may watch either, and no znode has it.
@@ -310,12 +325,15 @@ fn remove_watches(frame: &mut Reader<'_>, only_checks: bool) -> Result<Request, 
 }
 
 /// The flags are checked before the path, as in ZooKeeper.
-fn create(frame: &mut Reader<'_>, has_time_to_live: bool) -> Result<Request, Malformed> {
+fn create(frame: &mut Reader<'_>, operation: Operation) -> Result<Request, Malformed> {
     let path = frame.string()?;
     let data = frame.data()?;
     let acl = frame.acl()?;
     let flags = frame.int()?;
-    let ms = if has_time_to_live { frame.long()? } else { -1 };
+    let ms = match operation {
+        Operation::CreateTtl => frame.long()?,
+        _ => -1,
+    };
     let (lifetime, naming) = match flags {
         0 => (Lifetime::Persistent, Naming::Given),
         1 => (Lifetime::Ephemeral, Naming::Given),
@@ -325,6 +343,12 @@ fn create(frame: &mut Reader<'_>, has_time_to_live: bool) -> Result<Request, Mal
         5 => (Lifetime::TimeToLive { ms }, Naming::Given),
         6 => (Lifetime::TimeToLive { ms }, Naming::Sequential),
         _ => return Ok(Request::Refuse(Error::BadArguments)),
+    };
+    let lifetime = match lifetime {
+        Lifetime::Persistent | Lifetime::Ephemeral if operation == Operation::CreateContainer => {
+            Lifetime::Container
+        }
+        lifetime => lifetime,
     };
     let is_in_range = match lifetime {
         Lifetime::TimeToLive { ms } => (1..TIME_TO_LIVE_MS_END).contains(&ms),

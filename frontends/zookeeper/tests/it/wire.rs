@@ -380,45 +380,15 @@ fn an_unknown_opcode_is_refused_without_a_zxid_and_ends_the_conversation() {
     }
 }
 
-/// ZooKeeper also accepts the empty path for its root, but a watch set there never fires.
-#[test]
-fn an_empty_path_is_read_as_the_root_and_cannot_be_watched() {
-    let (path, watching) = ("/".to_owned(), Watching::No);
-    for watch in [0, 1] {
-        let asked = |opcode| decoded(opcode, &[int(0), vec![watch]]);
-        assert_eq!(
-            asked(3),
-            Request::Exists {
-                path: path.clone(),
-                watching
-            }
-        );
-        assert_eq!(
-            asked(4),
-            Request::GetData {
-                path: path.clone(),
-                watching
-            }
-        );
-        for opcode in [8, 12] {
-            assert_eq!(
-                asked(opcode),
-                Request::GetChildren {
-                    path: path.clone(),
-                    watching
-                }
-            );
-        }
-    }
-}
-
 #[test]
 fn an_operation_that_is_not_offered_is_refused_and_the_conversation_goes_on() {
     assert_eq!(decoded(20, &[]), Request::Refuse(Error::Unimplemented));
+    let null = buffer(None);
     assert_eq!(
-        decoded(16, &[]),
+        decoded(16, &[null.clone(), null.clone(), null, long(-1)]),
         Request::RefuseUpdate(Error::ReconfigurationDisabled)
     );
+    assert_eq!(decoded(16, &[]), Request::Refuse(Error::Marshalling));
     for opcode in [16, 20] {
         let mut wire = Wire::new();
         let both = [
@@ -462,11 +432,32 @@ fn flags_of_create_are_checked() {
     }
 }
 
+/// In a multi, flags of no mode end the whole multi, and `createContainer` makes containers alone.
+#[test]
+fn flags_of_parts_are_checked() {
+    let multi = |opcode: i32, flags| {
+        let part = [string("/x"), buffer(None), world(), int(flags)].concat();
+        let header = [int(opcode), vec![0], int(-1)].concat();
+        decoded(14, &[header, part, int(-1), vec![1], int(-1)])
+    };
+    for (opcode, flags) in [(1, 9), (1, -5), (1, 5), (15, 6), (19, 5)] {
+        let refused = Request::RefuseUpdate(Error::Marshalling);
+        assert_eq!(multi(opcode, flags), refused, "{opcode} {flags}");
+    }
+    for (opcode, flags) in [(1, 4), (15, 4), (19, 0), (19, 1), (19, 4)] {
+        let Request::Multi(parts) = multi(opcode, flags) else {
+            panic!("{opcode} {flags} is refused")
+        };
+        let is_container = |part: &Request| matches!(part, Request::Create { lifetime, .. } if *lifetime == Lifetime::Container);
+        assert!(parts.iter().all(is_container), "{opcode} {flags}");
+    }
+}
+
 /// Point 16, and the answers of ZooKeeper 3.9.5 to the same bytes.
 #[test]
 fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
     let null = buffer(None);
-    let bodies: [(&str, i32, Vec<Vec<u8>>); 16] = [
+    let bodies: [(&str, i32, Vec<Vec<u8>>); 18] = [
         ("truncated get", 4, vec![int(50)]),
         ("truncated set", 5, vec![int(50), b"abc".to_vec()]),
         ("truncated create", 1, vec![int(50), b"abc".to_vec()]),
@@ -493,6 +484,12 @@ fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
             vec![long(0), int(1), null.clone(), int(0), int(0)],
         ),
         ("truncated watches", 101, vec![long(0), int(5)]),
+        ("truncated multi", 14, vec![int(1)]),
+        (
+            "null path in a multi",
+            14,
+            vec![int(2), vec![0], int(-1), null.clone(), int(0)],
+        ),
         (
             "null watch lists",
             101,
@@ -507,9 +504,10 @@ fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
     for (name, opcode, body) in bodies {
         // An update with a null path takes a zxid, as in ZooKeeper.
         let malformed = match name {
-            "null path to delete" | "null path to create" => {
-                Request::RefuseUpdate(Error::Marshalling)
-            }
+            "null path to delete"
+            | "null path to create"
+            | "truncated multi"
+            | "null path in a multi" => Request::RefuseUpdate(Error::Marshalling),
             _ => Request::Refuse(Error::Marshalling),
         };
         let (request, fault) = decoded_with_fault(opcode, &body);

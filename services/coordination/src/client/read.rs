@@ -303,9 +303,15 @@ fn aspect(watching: Watching, aspect: Aspect) -> Option<Aspect> {
     (watching == Watching::Yes).then_some(aspect)
 }
 
+/// The znode at `path`. As in ZooKeeper, the empty path means the root, but only to reads: events
+/// name `/`, so a watch on the empty path never fires.
+fn shown(path: &str) -> &str {
+    if path.is_empty() { "/" } else { path }
+}
+
 /// A znode or its absence, and the zxid that the view must reach before it is shown.
 async fn node(tail: &Tail, path: &str) -> Result<(Option<Node>, Zxid, Correction)> {
-    if let Some(node) = tail.region.get(path).await? {
+    if let Some(node) = tail.region.get(shown(path)).await? {
         let zxid = if tail.env.breaks(Broken::ReadsByLaterAcls) {
             node.zxid_without_acl()
         } else {
@@ -317,18 +323,28 @@ async fn node(tail: &Tail, path: &str) -> Result<(Option<Node>, Zxid, Correction
     Ok((None, zxid, Correction::Missing(path.to_owned())))
 }
 
-/// The result for a missing znode, which sets no watch.
-fn missing(since: Zxid, zxid: Zxid, path: &str, correction: Correction) -> ReadResult {
-    let found = ReadResult::of(since, zxid, Err(Error::NoNode)).with_target(path, None);
-    ReadResult {
-        correction,
-        ..found
-    }
-}
-
-/// The result for a znode that the connection may not read, which sets no watch.
-fn refused(since: Zxid, zxid: Zxid, path: &str, error: Error) -> ReadResult {
-    ReadResult::of(since, zxid, Err(error)).with_target(path, None)
+/// Begins a read of a znode at which the connection needs one of `permissions`. Returns the znode
+/// and the zxid that the view must reach before it is shown. Otherwise, `Err` holds the result,
+/// which sets no watch.
+async fn begin(
+    tail: &Tail,
+    asker: Asker<'_>,
+    since: Zxid,
+    path: &str,
+    permissions: i32,
+) -> Result<Result<(Node, Zxid), ReadResult>> {
+    let (node, zxid, correction) = node(tail, path).await?;
+    let checked = match node {
+        Some(node) => asker.check(&node, permissions).map(|()| node),
+        None => Err(Error::NoNode),
+    };
+    Ok(match checked {
+        Ok(node) => Ok((node, zxid)),
+        Err(error) => Err(ReadResult {
+            correction,
+            ..ReadResult::of(since, zxid, Err(error)).with_target(path, None)
+        }),
+    })
 }
 
 async fn read_existence(
@@ -347,7 +363,7 @@ async fn read_existence(
         None => Err(Error::NoNode),
     };
     let watch = match result {
-        Err(Error::NotAuthorized) => None,
+        Err(Error::NotAuthorized | Error::BadArguments) => None,
         _ => aspect(watching, Aspect::Data),
     };
     let found = ReadResult {
@@ -366,13 +382,10 @@ async fn read_data(
     let since = tail.applied();
     let mut gone = None;
     loop {
-        let (node, zxid, correction) = node(tail, path).await?;
-        let Some(node) = node else {
-            return Ok(missing(since, zxid, path, correction));
+        let (node, zxid) = match begin(tail, asker, since, path, access::READ).await? {
+            Ok(begun) => begun,
+            Err(refused) => return Ok(refused),
         };
-        if let Err(error) = asker.check(&node, access::READ) {
-            return Ok(refused(since, zxid, path, error));
-        }
         let Some(data) = tail.region.load(&node.data).await? else {
             // The znode changed and names another object now, because an object is only removed
             // after such a change.
@@ -395,13 +408,11 @@ async fn read_data(
 
 async fn read_acl(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<ReadResult> {
     let since = tail.applied();
-    let (node, zxid, correction) = node(tail, path).await?;
-    let Some(node) = node else {
-        return Ok(missing(since, zxid, path, correction));
+    let permissions = access::READ | access::ADMIN;
+    let (node, zxid) = match begin(tail, asker, since, path, permissions).await? {
+        Ok(begun) => begun,
+        Err(refused) => return Ok(refused),
     };
-    if let Err(error) = asker.check(&node, access::READ | access::ADMIN) {
-        return Ok(refused(since, zxid, path, error));
-    }
     let mut acl = access::decode(&node.acl)?;
     if asker.check(&node, access::ADMIN).is_err() {
         acl = access::without_hashes(acl);
@@ -439,20 +450,17 @@ async fn read_children(
 ) -> Result<ReadResult> {
     for _ in 0..LISTS_MAX {
         let since = tail.applied();
-        let children = tail.region.children(path).await?;
-        let (node, zxid, correction) = node(tail, path).await?;
-        let Some(node) = node else {
-            return Ok(missing(since, zxid, path, correction));
+        let children = tail.region.children(shown(path)).await?;
+        let (node, zxid) = match begin(tail, asker, since, path, access::READ).await? {
+            Ok(begun) => begun,
+            Err(refused) => return Ok(refused),
         };
-        if let Err(error) = asker.check(&node, access::READ) {
-            return Ok(refused(since, zxid, path, error));
-        }
         let stat = node.stat;
         if stat.pzxid <= since && children.len() != stat.num_children as usize {
             continue;
         }
         let found = ReadResult {
-            correction: Correction::Children(path.to_owned()),
+            correction: Correction::Children(shown(path).to_owned()),
             ..ReadResult::of(since, zxid, Ok(Response::Children { children, stat }))
         };
         return Ok(found.with_target(path, aspect(watching, Aspect::Children)));
@@ -467,18 +475,11 @@ async fn read_children(
 /// too.
 async fn count_descendants(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<ReadResult> {
     let since = tail.applied();
-    let (shown, itself) = match path {
-        "" => ("/", 1),
-        path => (path, 0),
-    };
-    let (node, zxid, correction) = node(tail, shown).await?;
-    let Some(node) = node else {
-        return Ok(missing(since, zxid, path, correction));
-    };
-    if let Err(error) = asker.check(&node, access::READ) {
-        return Ok(refused(since, zxid, path, error));
+    if let Err(refused) = begin(tail, asker, since, path, access::READ).await? {
+        return Ok(refused);
     }
-    let count = tail.region.count_descendants(shown).await? + itself;
+    let itself = u64::from(path.is_empty());
+    let count = tail.region.count_descendants(shown(path)).await? + itself;
     let cursor = tail.region.cursor().await?.value.0;
     let count = i32::try_from(count).unwrap_or(i32::MAX);
     Ok(ReadResult::of(
@@ -612,9 +613,6 @@ fn restore_lasting_watch(
 }
 
 /// Sets a watch again after a reconnect. It fires at once if the znode changed after `relative`.
-///
-/// As in ZooKeeper, the empty path means the root here too. But a watch on the empty path misses
-/// later changes, because their events name `/`.
 async fn restore_watch(
     tail: &Tail,
     client: Connection,
@@ -626,8 +624,7 @@ async fn restore_watch(
         return Ok(restore_lasting_watch(tail, client, mode, path));
     }
     let since = tail.applied();
-    let shown = if path.is_empty() { "/" } else { path };
-    let (node, zxid, correction) = node(tail, shown).await?;
+    let (node, zxid, correction) = node(tail, path).await?;
     let stat = node.map(|node| node.stat);
     let (aspect, missed) = match (watched, stat) {
         (Watched::Existence, stat) => (Aspect::Data, stat.map(|_| EventKind::NodeCreated)),

@@ -570,7 +570,8 @@ fn object_name(update: UpdateId, part: u32) -> String {
 
 /// The key of a znode, or `None` for a path that no znode can have.
 fn key(path: &str) -> Option<Key> {
-    if path.len() > path::PATH_BYTES_MAX {
+    // Split at its last slash, `//a` would be `/a`.
+    if path.len() > path::PATH_BYTES_MAX || path.starts_with("//") {
         return None;
     }
     match path::split(path) {

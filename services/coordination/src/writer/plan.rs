@@ -16,7 +16,7 @@ use crate::{
     broken::Broken,
     model::{Acl, Lifetime, Naming, SessionId},
     path,
-    records::{Effect, NodeState, Operation, Part, Payload, Touched},
+    records::{Effect, Kind, NodeState, Operation, Part, Payload, Touched},
     storage::{ephemerals, expiring},
     writer::tree::{self, Asked, Locked},
 };
@@ -126,6 +126,12 @@ async fn update(operation: &Operation, asked: Asked<'_>, view: &mut View<'_, '_>
                 access::check(&state.acl, asked.identities, access::WRITE)?;
                 hard_limits::check(quotas, path, Growth::Set(data.bytes_len())).await?;
             }
+            let asked = match node.state.as_ref().map(|state| state.kind) {
+                Some(Kind::TimeToLive {
+                    set_at_ms: now_ms, ..
+                }) if view.batch.breaks(Broken::CountsFromTheCreation) => Asked { now_ms, ..asked },
+                _ => asked,
+            };
             let touched = tree::set_data(id, asked, node, *version)?;
             let (path, data) = (path.clone(), data.clone());
             Ok((Effect::SetData { path, data }, touched))

@@ -156,3 +156,9 @@ fn descendants_are_counted_page_by_page() {
         }
     });
 }
+
+/// Split at its last slash, `//a` would be `/a`.
+#[test]
+fn a_path_that_begins_with_two_slashes_is_of_no_znode() {
+    assert!(key("/a").is_some() && key("//a").is_none() && key("//").is_none());
+}
