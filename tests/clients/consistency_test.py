@@ -40,11 +40,13 @@ def running(request, tmp_path_factory):
         pytest.skip("a provider is Landfast's alone")
     redis = redis_server.Redis(directory / "redis").start()
     several = [servers.LandfastBeside(directory / f"process-{number}", redis) for number in range(request.param)]
-    waiting.together(*(one.start for one in several))
-    yield several
-    for one in several:
-        one.shut_down()
-    redis.stop()
+    try:
+        waiting.together(*(one.start for one in several))
+        yield several
+    finally:
+        for one in several:
+            one.shut_down()
+        redis.stop()
 
 
 def _kill(server, _go_on):
