@@ -64,8 +64,9 @@ const INSTANCE_IDLE_MAX: Duration = Duration::from_mins(10);
 /// The interval for reading the updates of other processes from coordination's log, while this
 /// process has clients.
 const LOOK_AT_LOG: Duration = Duration::from_millis(500);
-/// How long a start among other processes may fail because of them.
-const START_MAX: Duration = Duration::from_secs(10);
+/// How long a start among other processes may fail because of them. On a busy machine one attempt to
+/// join takes several seconds, because its lease of two seconds runs out meanwhile.
+const START_MAX: Duration = Duration::from_mins(1);
 /// The pause between two attempts.
 const START_AGAIN: Duration = Duration::from_millis(250);
 /// The interval for measuring the backlog of function queues.

@@ -144,8 +144,8 @@ def connect_request(timeout_ms=30000, session=0, password=bytes(16), last_zxid=0
     return body if read_only is None else body + boolean(read_only)
 
 
-def open_socket(port):
-    connection = socket.create_connection(("127.0.0.1", port), waiting.GUARD_SECONDS)
+def open_socket(port, seconds=waiting.GUARD_SECONDS):
+    connection = socket.create_connection(("127.0.0.1", port), seconds)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
@@ -166,8 +166,8 @@ def create_body(path, data=b"", flags=PERSISTENT, entries=OPEN_ACL):
 class Session:
     """One connection and its session."""
 
-    def __init__(self, port, **connect):
-        self.socket = open_socket(port)
+    def __init__(self, port, seconds=waiting.GUARD_SECONDS, **connect):
+        self.socket = open_socket(port, seconds)
         self.xid = 0
         self.events = []
         self.send_packet(connect_request(**connect))

@@ -92,6 +92,8 @@ pub enum Broken {
     CountsFromTheCreation,
     /// C-1: a znode that was due is removed without a check under its lock.
     RemovesUnchecked,
+    /// The queue's bound: each check requests all removals, also those whose requests wait.
+    RepeatsWaitingRemovals,
     /// C-6: a session that ends in parts stays open while it loses its first ephemerals.
     EndsOpenSessions,
     /// C-6: the parts of a large end are decided without waiting for each to be applied.

@@ -8,9 +8,10 @@ use coordination::{
     broken::Broken,
     dependency::TrackedStore,
     model::{Connect, EventKind, Lifetime, Output, Request, Response, Watching, Zxid},
+    queue_names,
     storage::expiring,
 };
-use ports::faults::Calm;
+use ports::{Functions as _, faults::Calm, functions::QueueTrigger};
 use simulated::World;
 use simulation::{
     cluster::Instances,
@@ -291,6 +292,45 @@ fn znodes_expire_after_a_restart() {
             panic!("{children:?}")
         };
         assert_eq!(children, ["zookeeper"]);
+    });
+}
+
+/// The requests to remove ten znodes and a marker that wait for a stopped writer after so many checks. The znodes
+/// go once the writer runs again.
+async fn requests_behind_a_stopped_writer(checks: u32, mutant: Option<Broken>) -> usize {
+    let world = World::new(1);
+    let service = service(&world, mutant).await;
+    let mut client = connect(&service.gateway()).await.expect("a calm world");
+    for number in 0..10 {
+        made(&mut client, &format!("/t{number}"), TTL).await;
+    }
+    let functions = world.functions();
+    let disarmed = functions.disarm_queue(queue_names::REQUEST_QUEUE).await;
+    disarmed.expect("a calm world");
+    wait(&world, &mut client, Duration::from_secs(20)).await;
+    wait(&world, &mut client, CHECK_PERIOD * checks).await;
+    let queue = world.queue_admin();
+    let waiting = queue.waiting(queue_names::REQUEST_QUEUE, 1_000).await;
+    let trigger = QueueTrigger {
+        queue: queue_names::REQUEST_QUEUE.into(),
+        function: queue_names::WRITER.into(),
+        batch_messages_max: 10,
+    };
+    functions.arm_queue(trigger).await.expect("a calm world");
+    wait(&world, &mut client, CHECK_PERIOD).await;
+    assert!(is_index_empty(&world).await);
+    waiting.expect("a calm world").len()
+}
+
+/// Requests do not pile up behind a slow writer, and requests that may be lost are repeated.
+#[test]
+fn a_check_requests_nothing_while_earlier_requests_wait() {
+    simulated::run(async {
+        assert_eq!(requests_behind_a_stopped_writer(8, None).await, 11);
+        // The second time, the first marker is due too.
+        assert_eq!(requests_behind_a_stopped_writer(14, None).await, 11 + 12);
+        let mutant = Some(Broken::RepeatsWaitingRemovals);
+        assert!(requests_behind_a_stopped_writer(8, mutant).await >= 70);
     });
 }
 

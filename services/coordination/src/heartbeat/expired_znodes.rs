@@ -3,11 +3,17 @@
 //! The requests belong to a session of the service itself, which never ends, so that they are
 //! decided like every other update (rule C-1). Its row is created with the first request. A request
 //! has no number: the writer checks the znode each time, so a repeated request does nothing.
+//!
+//! While the requests of a check wait behind a slow writer, later checks request nothing. Otherwise
+//! each would add a request per due znode to the queue. The last request of a check names a
+//! marker: an index entry without a znode, which its writer removes like any other.
+//! Requests are decided in order, so the others are decided once the marker is gone.
 
 use bytes::Bytes;
-use ports::{Result, key_value::Version};
+use ports::{Incarnation, Result, key_value::Version};
 
 use crate::{
+    broken::Broken,
     environment::Environment,
     model::{Identity, Password, SessionId},
     queue_names,
@@ -20,7 +26,11 @@ use crate::{
 /// `znode.container.maxPerMinute`, and a check runs once a minute by default.
 const REMOVALS_PER_CHECK_MAX: usize = 10_000;
 
-/// Requests the removal of all znodes that are due. Returns their number.
+/// After this many check periods the requests of a check are taken for lost.
+const WAITS_FOR_CHECKS: u32 = 10;
+
+/// Requests the removal of all znodes that are due, unless earlier requests wait. Returns the
+/// number of requests.
 pub(crate) async fn request_removals(env: &Environment) -> Result<usize> {
     let mut store = env.system();
     // A store that fell back may have lost the message of a decided removal. No client's later
@@ -29,8 +39,15 @@ pub(crate) async fn request_removals(env: &Environment) -> Result<usize> {
         writer::finish_or_skip(&mut store, &*env.parts.queue, &row).await?;
     }
     let now_ms = env.parts.clock.now().0 as i64;
-    let due = expiring::due(&mut store, now_ms, REMOVALS_PER_CHECK_MAX).await?;
+    let mut due = expiring::due(&mut store, now_ms, REMOVALS_PER_CHECK_MAX).await?;
     if due.is_empty() {
+        return Ok(0);
+    }
+    let marker = marker(store.incarnation());
+    let wait_ms = (env.config.container_check_period * WAITS_FOR_CHECKS).as_millis() as i64;
+    let sent_ms = expiring::due_ms(&mut store, &marker).await?;
+    let are_waiting = sent_ms.is_some_and(|sent_ms| (0..wait_ms).contains(&(now_ms - sent_ms)));
+    if are_waiting && !env.breaks(Broken::RepeatsWaitingRemovals) {
         return Ok(0);
     }
     let entropy = &env.parts.entropy;
@@ -38,6 +55,9 @@ pub(crate) async fn request_removals(env: &Environment) -> Result<usize> {
     let password = Password(secret.to_be_bytes());
     let timeout = env.config.session_timeout_max;
     session::create(&mut store, SessionId::SYSTEM, password, timeout).await?;
+    expiring::add(&mut store, &marker, now_ms).await?;
+    let version = expiring::version(&mut store, &marker).await?;
+    due.extend(version.map(|version| (marker, version)));
     let requests: Vec<Bytes> = due
         .into_iter()
         .map(|(path, version)| encode(&removal(path, version)))
@@ -46,6 +66,12 @@ pub(crate) async fn request_removals(env: &Environment) -> Result<usize> {
     let queue = &*env.parts.queue;
     queue_names::send(queue, queue_names::REQUEST_QUEUE, group, &requests).await?;
     Ok(requests.len())
+}
+
+/// The path of the marker. A store that fell back may have lost the requests, and its next
+/// incarnation has another marker.
+fn marker(incarnation: Incarnation) -> String {
+    format!("/zookeeper/removals-{}", incarnation.0)
 }
 
 fn removal(path: String, entry: Version) -> Submitted {

@@ -33,6 +33,12 @@ pub async fn add(store: &mut TrackedStore, path: &str, due_ms: i64) -> Result<()
     store.update(put(path, due_ms)).await.map(|_| ())
 }
 
+/// When the entry of `path` is due, if there is one.
+pub async fn due_ms(store: &mut TrackedStore, path: &str) -> Result<Option<i64>> {
+    let item = store.get(&key(path)).await?;
+    Ok(item.and_then(|item| item.integer(DUE)))
+}
+
 /// The version of the entry of `path`, if there is one.
 pub async fn version(store: &mut TrackedStore, path: &str) -> Result<Option<Version>> {
     let item = store.get(&key(path)).await?;

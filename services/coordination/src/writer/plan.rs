@@ -66,7 +66,8 @@ async fn remove_expired(
     let node = view.locked(path).await?;
     let due_ms = node.state.as_ref().and_then(NodeState::due_ms);
     let is_due = due_ms.is_some_and(|due_ms| due_ms < asked.now_ms);
-    if !is_due && !batch.breaks(Broken::RemovesUnchecked) {
+    let is_gone = node.state.is_none();
+    if is_gone || (!is_due && !batch.breaks(Broken::RemovesUnchecked)) {
         expiring::replace(&mut batch.store, path, entry, due_ms).await?;
         return Err(PlanError::Unneeded);
     }
