@@ -155,6 +155,11 @@ impl Provider {
         })
     }
 
+    /// The number of the restore that made the store, if one did.
+    pub(crate) fn timeline(&self) -> Option<u64> {
+        self.embedded_store()?.timeline()
+    }
+
     /// Writes a backup of everything. It blocks; call it where a runtime can be waited for.
     pub(crate) fn back_up(&self, beside: &Beside, out: &mut dyn Write) -> anyhow::Result<Contents> {
         let store = self.embedded_store();

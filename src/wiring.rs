@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, ensure};
-use coordination::{Gateway, Parts, Service, config::DataPlacement};
+use coordination::{Gateway, Parts, Service, config::DataPlacement, model::Timeline};
 use http_frontend::{HttpPeers, InProcessRouter, Services};
 use in_process::{SystemClock, SystemEntropy};
 use ports::{
@@ -373,6 +373,7 @@ async fn start_coordination(
     };
     let config = coordination::Config {
         placement: placement(settings),
+        timeline: provider.timeline().map(Timeline),
         container_check_period: settings.zookeeper_container_check,
         enforces_quotas: settings.zookeeper_enforces_quotas,
         log_poll_period: provider.is_shared().then_some(LOOK_AT_LOG),
@@ -425,6 +426,9 @@ fn transactions(
     if let Some(packs) = packs {
         if packs.directory().is_some() {
             config.pack_wait = FILES_WAIT;
+        } else {
+            // A directory is restored to a new one; a bucket may be ahead of a restored store.
+            config.keeps_unknown_packs = provider.timeline().is_some();
         }
         service = service.objects(MeteredObjects::around(packs.objects(), Arc::clone(meter)));
     }

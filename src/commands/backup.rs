@@ -2,14 +2,14 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt as _,
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Read, Seek as _, Write},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use embedded::backup::{self as store, Contents, Target as Place};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -87,16 +87,7 @@ impl Backup {
         let mut part = OsString::from(&self.file);
         part.push(UNFINISHED);
         let part = PathBuf::from(part);
-        // Everything that the store holds is in it.
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let mut file = options.open(&part).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => anyhow!(
-                "{} is there: another backup writes it, or was killed; then remove it",
-                part.display()
-            ),
-            _ => anyhow::Error::new(error).context(part.display().to_string()),
-        })?;
+        let mut file = begin(&part).with_context(|| part.display().to_string())?;
         let taken = self.take(&mut file).and_then(|contents| {
             file.sync_all()?;
             Ok(contents)
@@ -172,6 +163,38 @@ impl Restore {
         let contents = read(&self.file, |input| store::restore(input, &place))?;
         report("restored", &contents, self.json, print)
     }
+}
+
+/// Opens the file of a backup that is not complete, and locks it until it is closed. It takes the place
+/// of one that an interrupted backup has left.
+fn begin(part: &Path) -> anyhow::Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(true).truncate(false);
+    // Everything that the store holds is in it.
+    let mut file = options.mode(0o600).open(part)?;
+    let found = file.metadata()?;
+    let is_locked = match file.try_lock() {
+        Err(TryLockError::WouldBlock) => false,
+        // The file system has no locks.
+        Err(TryLockError::Error(_)) => found.len() == 0,
+        Ok(()) => true,
+    };
+    // The other one may have renamed or removed it before it was locked here.
+    let there = fs::symlink_metadata(part);
+    let is_there =
+        there.is_ok_and(|there| (there.dev(), there.ino()) == (found.dev(), found.ino()));
+    ensure!(
+        is_locked && is_there,
+        "another backup writes it: wait for its end, or remove it if none runs"
+    );
+    ensure!(
+        store::is_begun(&file)?,
+        "it is there, and is not of a backup: choose another FILE, or remove it"
+    );
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    file.set_len(0)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Errors: there is a file of that name. It is not replaced.

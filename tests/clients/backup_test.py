@@ -1,8 +1,10 @@
 """`landfast backup` and `landfast restore`: the whole store of a running server in a file, and a server on it."""
 
+import fcntl
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import threading
@@ -261,14 +263,40 @@ def the_keys_of_s3_are_given_to_nobody_without_a_token(server, run, restored, tm
 
 
 def two_backups_to_one_file_do_not_disturb_each_other(server, run, tmp_path):
-    (tmp_path / "b.lf.part").write_bytes(b"of another")
+    part = tmp_path / "b.lf.part"
+    part.write_bytes(b"of another program")
     refused = run(server, "backup", "b.lf")
-    assert refused.returncode == 1 and b"another backup writes it, or was killed" in refused.stderr, refused.stderr
-    assert (tmp_path / "b.lf.part").read_bytes() == b"of another"
-    (tmp_path / "b.lf.part").unlink()
+    assert refused.returncode == 1 and b"is not of a backup" in refused.stderr, refused.stderr
+    assert part.read_bytes() == b"of another program"
+    part.write_bytes(b"landfast backup 1 store")
+    part.chmod(0o644)
+    with part.open() as running:
+        fcntl.flock(running, fcntl.LOCK_EX)
+        refused = run(server, "backup", "b.lf")
+        assert refused.returncode == 1 and b"another backup writes it" in refused.stderr, refused.stderr
+        assert part.read_bytes() == b"landfast backup 1 store"
+    # It was killed, so the next one takes its place.
     assert run(server, "backup", "b.lf").returncode == 0
     assert (tmp_path / "b.lf").stat().st_mode & 0o777 == 0o600
-    assert not (tmp_path / "b.lf.part").exists()
+    assert not part.exists()
+    assert run(server, "backup", "b.lf", "--verify").returncode == 0
+
+
+def an_interrupted_restore_is_not_in_the_way(server, run, tmp_path):
+    assert run(server, "backup", "b.lf").returncode == 0
+    whole = (tmp_path / "b.lf").read_bytes()
+    restore = [server.program, "restore", "-", "--data-dir", "new"]
+    killed = subprocess.Popen(restore, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    killed.stdin.write(whole[:-7])
+    killed.stdin.flush()
+    waiting.until((tmp_path / "new.restoring/state.redb").exists, "the restore to write")
+    refused = run(server, "restore", "b.lf", "--data-dir", "new")
+    assert refused.returncode == 1 and b"another restore to this directory runs" in refused.stderr, refused.stderr
+    killed.kill()
+    killed.wait()
+    assert (tmp_path / "new.restoring").exists()
+    assert run(server, "restore", "b.lf", "--data-dir", "new").returncode == 0
+    assert not (tmp_path / "new.restoring").exists()
 
 
 def objects_in_a_distant_store_are_listed(near, run, restored, far):  # noqa: F811
@@ -305,3 +333,35 @@ def the_root_of_a_restored_tree_has_what_the_first_one_had(server, run, restored
     with pytest.raises(NoNodeError):
         after.get("/later")
     assert after.create("/n", sequence=True) == "/n0000000100", "the counter goes on"
+
+
+class InObjects(s3_server.Landfast):
+    """`landfast serve` with the data of znodes in objects."""
+
+    def options(self):
+        return [*super().options(), "--user-store", "objects"]
+
+
+def a_resumed_session_does_not_meet_objects_of_the_lost_time(run, restored, clients, tmp_path):
+    folder = tmp_path / "second"
+    folder.mkdir()
+    first = InObjects(folder).start()
+    client = clients(first)
+    client.create("/kept", b"before")
+    client.create("/changed", b"before")
+    assert run(first, "backup", "b.lf").returncode == 0
+    for n in range(5):
+        client.create(f"/lost{n}", b"of the lost time")
+    session = client.client_id
+    first.kill()
+    copy, _ = restored(first, "b.lf", InObjects)
+    objects = copy.directory / "data/objects"
+    before = {path for path in objects.rglob("*") if path.is_file()}
+    shutil.copytree(folder / "data/objects", objects, dirs_exist_ok=True)
+    assert {path for path in objects.rglob("*") if path.is_file()} - before, "objects of the lost time are there"
+    copy.start()
+    resumed = clients(copy, client_id=session)
+    assert resumed.client_id == session
+    resumed.set("/changed", b"of this timeline")
+    assert resumed.get("/changed")[0] == b"of this timeline"
+    assert resumed.get("/kept")[0] == b"before"

@@ -238,6 +238,13 @@ impl Embedded {
         self.objects.objects()
     }
 
+    /// The random number of the restore that made this store, none if it was never restored. Names
+    /// derived from stored numbers contain it: the store went on after the backup, and its objects
+    /// of that time may still be there.
+    pub fn timeline(&self) -> Option<u64> {
+        self.engine.parts.format.timeline
+    }
+
     /// The present state of the store, in figures.
     pub fn status(&self) -> Status {
         let mut status = self.engine.status();

@@ -64,6 +64,8 @@ pub enum Broken {
     ChecksObjectsOfLostDecisions,
     /// P5: objects are named after decisions that the store may still lose.
     PutsObjectsOfUndurableDecisions,
+    /// P5: a restored store names objects as the store did that went on after the backup.
+    ForgetsTheTimeline,
     /// D4: writers decide and install under locks that the store may have lost.
     DecidesUnderLostLocks,
     /// D4, C-3: requests are numbered although the store may have lost their decisions.

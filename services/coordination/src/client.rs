@@ -647,8 +647,8 @@ async fn detach_payload(
         let is_large = bytes.len() + beside > bytes_max;
         let is_part_of_large = is_multi && whole > bytes_max && bytes.len() > PATH_BYTES_FREE;
         if !bytes.is_empty() && (is_large || is_part_of_large) {
-            let (objects, bytes) = (&*env.parts.objects, bytes.clone());
-            *data = temporary::put(objects, client, (request, number), bytes).await?;
+            let (place, bytes) = ((&*env.parts.objects, env.timeline()), bytes.clone());
+            *data = temporary::put(place, client, (request, number), bytes).await?;
         }
     }
     Ok(())

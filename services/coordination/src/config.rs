@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use primitives::Mutant;
 
-use crate::broken::Broken;
+use crate::{broken::Broken, model::Timeline};
 
 /// The service's settings.
 #[derive(Debug, Clone)]
@@ -25,6 +25,8 @@ pub struct Config {
     pub enforces_quotas: bool,
     /// Where the data of znodes is stored.
     pub placement: DataPlacement,
+    /// The timeline of a restored store, which the names of new objects contain.
+    pub timeline: Option<Timeline>,
     /// How often a process with clients reads the log for slots that other processes distributed.
     /// `None` if every slot is announced to this process.
     pub log_poll_period: Option<Duration>,
@@ -45,6 +47,7 @@ impl Default for Config {
             container_check_period: Duration::from_mins(1),
             enforces_quotas: false,
             placement: DataPlacement::KeyValue,
+            timeline: None,
             log_poll_period: None,
             locks: LockOptions::default(),
             mutant: Mutant::NONE,

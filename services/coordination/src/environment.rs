@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ports::{Clock, Entropy, Functions, KeyValue, Queue, objects::ObjectStore};
 
-use crate::{broken::Broken, config::Config, dependency::TrackedStore};
+use crate::{broken::Broken, config::Config, dependency::TrackedStore, model::Timeline};
 
 /// The ports of the service.
 #[derive(Debug, Clone)]
@@ -36,6 +36,12 @@ impl Environment {
     /// The system store for work that has observed nothing yet.
     pub(crate) fn system(&self) -> TrackedStore {
         TrackedStore::new(self.parts.system.clone())
+    }
+
+    /// The timeline for the names of objects.
+    pub(crate) fn timeline(&self) -> Option<Timeline> {
+        let timeline = self.config.timeline;
+        timeline.filter(|_| !self.breaks(Broken::ForgetsTheTimeline))
     }
 
     /// Whether this is the mutant without `rule`.

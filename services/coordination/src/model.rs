@@ -49,6 +49,11 @@ impl fmt::Debug for SessionId {
     }
 }
 
+/// A history of the store: each restore from a backup begins another one. In it, session and
+/// sequence numbers name other requests than those that were sent after the backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeline(pub u64);
+
 /// One connection to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connection {

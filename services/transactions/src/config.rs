@@ -108,6 +108,9 @@ pub struct Config {
     /// Whether garbage is collected. Only measurements of its cost turn it off.
     #[doc(hidden)]
     pub collects: bool,
+    /// Whether packs without a row are left alone: those that interrupted puts leave, and those of
+    /// another store that went on from the same backup and uses the same objects.
+    pub keeps_unknown_packs: bool,
     /// A rule that a mutant breaks; only for tests.
     #[doc(hidden)]
     pub mutant: Mutant<Broken>,
@@ -157,6 +160,7 @@ impl Default for Config {
             volume_value_bytes_min: 4 << 10,
             volume_object_bytes_min: 1 << 20,
             collects: true,
+            keeps_unknown_packs: false,
             mutant: Mutant::NONE,
         }
     }

@@ -27,6 +27,7 @@ mod session_ends;
 mod single_service;
 mod tail;
 mod temporaries;
+mod timelines;
 mod transactions;
 mod undecided;
 mod watches;

@@ -176,6 +176,13 @@ fn crc_of(head: &[u8], content: &[u8]) -> u32 {
     crc.finalize()
 }
 
+/// Whether a file may be what an interrupted backup has left: the beginning of one, or empty.
+pub fn is_begun(input: impl Read) -> io::Result<bool> {
+    let mut bytes = Vec::new();
+    input.take(START.len() as u64).read_to_end(&mut bytes)?;
+    Ok(START.as_bytes().starts_with(&bytes))
+}
+
 /// Reads a backup.
 pub(super) struct FrameReader<R> {
     input: BufReader<R>,

@@ -12,8 +12,11 @@
 //!    checkpoint, until it has read all objects. Each object of the checkpoint's moment is thus
 //!    still there, under its name or a held one. Objects never change, so its content is the same.
 //! 3. **Later objects.** An object that was created after that moment may be inside. To the
-//!    services it is one whose record a crash lost: they never trust an object without a record, and
-//!    their garbage collection removes it.
+//!    services it is one whose record a crash lost. Most never trust an object without a record, and
+//!    their garbage collection removes it. A service that derives names from numbers in durable
+//!    records would take it for its own, because the restored store draws these numbers again. So
+//!    each restore draws a **timeline** ([`Embedded::timeline`](crate::Embedded::timeline)), and such
+//!    names contain it.
 //! 4. **Interruptions.** If the checkpoint store is opened again meanwhile (after a failed write or
 //!    on a full disk), its pages may be used again. The backup then fails, before it writes
 //!    anything that it read since.
@@ -35,7 +38,7 @@ use std::{path::PathBuf, sync::Arc};
 use ports::objects::ObjectStore;
 use serde::Serialize;
 
-pub use self::{error::BackupError, read::verify, restore::restore};
+pub use self::{error::BackupError, frames::is_begun, read::verify, restore::restore};
 use crate::ObjectDirectory;
 
 /// The place of the objects in the data directory.

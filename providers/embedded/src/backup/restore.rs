@@ -6,9 +6,9 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Component, Path, PathBuf},
 };
 
@@ -39,11 +39,13 @@ const UNFINISHED: &str = ".restoring";
 
 type Result<T> = std::result::Result<T, BackupError>;
 
-/// A directory that gets its name at the end.
+/// A directory that gets its name at the end. What an interrupted restore has left there is removed.
 #[derive(Debug)]
 struct Staged {
     name: PathBuf,
     path: PathBuf,
+    /// Locked, so that another restore leaves it alone.
+    _lock: File,
 }
 
 impl Staged {
@@ -68,18 +70,23 @@ impl Staged {
         if let Some(above) = path.parent() {
             make_directory(&DiskStorage, above).map_err(making(above))?;
         }
-        match fs::create_dir(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let path = path.display();
-                Err(BackupError::Refused(format!(
-                    "{path} is there: another restore runs or was killed; remove it if none runs"
-                )))
-            }
-            made => {
-                made.map_err(making(&path))?;
-                Ok(Self { name, path })
-            }
+        let is_left = match fs::create_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => true,
+            made => made.map(|()| false).map_err(making(&path))?,
+        };
+        let lock = locked(&path, is_left)?;
+        let staged = Self {
+            name,
+            path,
+            _lock: lock,
+        };
+        if is_left {
+            empty(&staged.path).map_err(BackupError::io(format!(
+                "remove what an interrupted restore has left in {}",
+                staged.path.display()
+            )))?;
         }
+        Ok(staged)
     }
 
     /// Gives the durable content its name, durably.
@@ -101,6 +108,41 @@ impl Drop for Staged {
         // Once it is renamed, nothing is there.
         let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+/// Locks the directory until the file is closed. Errors: another restore has it; `is_left` and the
+/// file system has no locks.
+fn locked(path: &Path, is_left: bool) -> Result<File> {
+    let held = || {
+        BackupError::Refused(format!(
+            "{} is there: another restore to this directory runs; wait for its end, or remove it if none runs",
+            path.display()
+        ))
+    };
+    let file = File::open(path).map_err(BackupError::io(format!("open {}", path.display())))?;
+    match file.try_lock() {
+        Err(TryLockError::Error(_)) if !is_left => return Ok(file),
+        taken => taken.map_err(|_| held())?,
+    }
+    // The other one may have renamed or removed it before it was locked here.
+    let identity = |found: fs::Metadata| (found.dev(), found.ino());
+    let (opened, there) = (file.metadata(), fs::symlink_metadata(path));
+    match (opened.map(identity), there.map(identity)) {
+        (Ok(opened), Ok(there)) if opened == there => Ok(file),
+        _ => Err(held()),
+    }
+}
+
+fn empty(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn making(path: &Path) -> impl FnOnce(io::Error) -> BackupError {
@@ -137,7 +179,7 @@ impl Restoring {
             let directory = path.join(directory);
             fs::create_dir(&directory).map_err(making(&directory))?;
         }
-        let format = format::open(&DiskStorage, path)?;
+        let format = format::begin_timeline(&DiskStorage, path)?;
         let store = CheckpointStore::open(&Config::new(path), format)?;
         Ok(Self {
             store,

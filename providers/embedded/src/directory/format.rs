@@ -6,6 +6,9 @@
 //! 2. When the first record of the journal is durable. Nothing was served before, so until then a
 //!    directory without a journal is new. From then on, a directory without a journal has lost it.
 //!
+//! A restore writes it with a timeline: it tells this store apart from the one that went on after
+//! the backup.
+//!
 //! A directory that has a journal or a checkpoint store but no record has lost the record. The last
 //! line is a checksum of the others: the salt seeds every checksum, so a damaged record would make
 //! everything else look damaged.
@@ -26,6 +29,9 @@ const TEXT_BYTES_MAX: usize = 4096;
 /// The line that says that the journal's first record is durable.
 const JOURNAL_BEGUN: &str = "journal begun";
 
+/// The start of the line that holds the timeline of a restored store.
+const TIMELINE: &str = "timeline ";
+
 /// The start of the last line, which holds the checksum of the lines before it.
 const CHECK: &str = "check ";
 
@@ -36,9 +42,20 @@ pub(crate) struct Format {
     pub(crate) salt: u32,
     /// Whether the journal's first record is known to have been durable.
     pub(crate) journal_begun: bool,
+    /// Drawn by the restore that made the store, if one did.
+    pub(crate) timeline: Option<u64>,
 }
 
 impl Format {
+    /// A new store's record. Errors: the system has no randomness.
+    fn draw() -> Result<Self, OpenError> {
+        Ok(Self {
+            salt: getrandom::u32().map_err(undrawn)?,
+            journal_begun: false,
+            timeline: None,
+        })
+    }
+
     /// Records durably that the journal's first record is durable. The caller has synced that
     /// record, and serves nothing before this function returns.
     pub(crate) fn begin_journal(
@@ -67,6 +84,9 @@ impl Format {
             "landfast embedded\nformat {FORMAT}\nreadable by 0.1.0\nsalt {:08x}\n",
             self.salt
         );
+        if let Some(timeline) = self.timeline {
+            let _ = writeln!(text, "{TIMELINE}{timeline:016x}");
+        }
         if self.journal_begun {
             text.push_str(JOURNAL_BEGUN);
             text.push('\n');
@@ -82,15 +102,23 @@ pub(crate) fn open(storage: &dyn Storage, directory: &Path) -> Result<Format, Op
     if let Some(format) = find(storage, directory)? {
         return Ok(format);
     }
-    let salt = getrandom::u32().map_err(|error| {
-        OpenError::io("generate the store's salt")(std::io::Error::other(error.to_string()))
-    })?;
+    let format = Format::draw()?;
+    format.write(storage, directory)?;
+    Ok(format)
+}
+
+/// Writes the record of a store that is being restored to `directory`, in a timeline of its own.
+pub(crate) fn begin_timeline(storage: &dyn Storage, directory: &Path) -> Result<Format, OpenError> {
     let format = Format {
-        salt,
-        journal_begun: false,
+        timeline: Some(getrandom::u64().map_err(undrawn)?),
+        ..Format::draw()?
     };
     format.write(storage, directory)?;
     Ok(format)
+}
+
+fn undrawn(error: getrandom::Error) -> OpenError {
+    OpenError::io("draw a random number")(std::io::Error::other(error.to_string()))
 }
 
 /// Reads the record of `directory`; none if the directory is new. Writes nothing.
@@ -176,8 +204,10 @@ fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
     let salt = field("salt ")
         .and_then(|salt| u32::from_str_radix(salt, 16).ok())
         .ok_or_else(damaged)?;
+    let timeline = field(TIMELINE).map(|timeline| u64::from_str_radix(timeline, 16));
     Ok(Format {
         salt,
+        timeline: timeline.transpose().map_err(|_| damaged())?,
         journal_begun: text.lines().any(|line| line == JOURNAL_BEGUN),
     })
 }

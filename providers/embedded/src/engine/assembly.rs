@@ -45,7 +45,7 @@ pub(super) struct Assembled {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) config: Config,
-    pub(super) format: Format,
+    pub(crate) format: Format,
     pub(crate) checkpoint_store: Arc<CheckpointStore>,
     pub(crate) spare: Arc<Spare>,
     pub(crate) ballast: Arc<Ballast>,

@@ -14,7 +14,7 @@ use std::{
 };
 
 use embedded::{
-    Config, Embedded, Health,
+    Config, Embedded, Health, OpenError,
     backup::{BackupError, Beside, Contents, Target, restore, verify},
 };
 use futures_util::TryStreamExt as _;
@@ -224,6 +224,50 @@ fn a_variant_that_deletes_during_a_backup_is_caught() {
         let (_, bytes) = backed_up(&store, RECORDS, act).await.expect("it is taken");
         let copy = restored(&bytes, directory.path()).await;
         assert_eq!(dangling(&copy).await.len() as i64, OBJECTS);
+    });
+}
+
+/// Every restore begins a timeline, which stays; a store that was never restored has none.
+#[test]
+fn each_restore_begins_a_timeline() {
+    let directory = directory();
+    block_on(async {
+        let mut store = Arc::new(open(&directory.path().join("first")).await);
+        assert_eq!(store.timeline(), None);
+        let mut drawn = Vec::new();
+        for round in 0..3 {
+            let (_, bytes) = quietly(&store).await.expect("it is taken");
+            let parent = directory.path().join(round.to_string());
+            let copy = restored(&bytes, &parent).await;
+            let timeline = copy.timeline().expect("it was restored");
+            assert!(!drawn.contains(&timeline), "{timeline} again");
+            drawn.push(timeline);
+            copy.close().await;
+            store = Arc::new(open(&parent.join("restored")).await);
+            assert_eq!(store.timeline(), Some(timeline), "it stays");
+        }
+    });
+}
+
+/// D1: from its first start on, a restored store needs its journal.
+#[test]
+fn a_restored_store_without_its_journal_refuses_to_start_and_names_it() {
+    let directory = directory();
+    block_on(async {
+        let store = Arc::new(open(&directory.path().join("first")).await);
+        durably(&store.key_value(), put("kept", 1)).await;
+        let (_, bytes) = quietly(&store).await.expect("it is taken");
+        let copy = restored(&bytes, directory.path()).await;
+        durably(&copy.key_value(), put("later", 1)).await;
+        drop(copy);
+        let path = directory.path().join("restored");
+        fs::remove_dir_all(path.join("journal")).expect("the journal goes");
+        let refused = Embedded::open(config(&path)).await.expect_err("it is gone");
+        let segment = path.join("journal/00000001.log");
+        assert!(
+            matches!(&refused, OpenError::Missing { file } if *file == segment),
+            "{refused:?}"
+        );
     });
 }
 

@@ -275,7 +275,7 @@ fn the_temporary_object_of_a_request_is_removed_once_it_is_applied() {
         let (fixture, data) = (in_items().await, Bytes::from("large"));
         let (session, objects) = (fixture.open(1).await, fixture.world.objects());
         let client = Connection { session, attach: 1 };
-        let data = temporary::put(&*objects, client, (1, 0), data)
+        let data = temporary::put((&*objects, None), client, (1, 0), data)
             .await
             .expect("no fault is injected");
         let set = Operation::SetData {

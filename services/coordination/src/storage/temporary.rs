@@ -1,7 +1,8 @@
 //! Temporary objects: data too large for a message, on its way from a client to the distributor
 //! (`faaskeeper.txt`, section 4.7).
 //!
-//! An object is named after the request that it travels with. The distributor removes the objects
+//! An object is named after the request that it travels with, and after the timeline of a restored
+//! store: objects of requests after the backup may still be there. The distributor removes the objects
 //! of decided requests. The other objects belong to requests that are never decided: their
 //! connection was replaced, their session ended, a crash lost their message, or their client died
 //! before sending it. A writer that refuses a request cannot remove its object at once, because the
@@ -30,7 +31,7 @@ use crate::{
     broken::Broken,
     dependency::TrackedStore,
     environment::Parts,
-    model::{Connection, SessionId},
+    model::{Connection, SessionId, Timeline},
     records::Payload,
     storage::{
         session,
@@ -46,14 +47,16 @@ const SWEEP_OBJECTS_MAX: usize = 10_000;
 
 /// Stores `bytes` as the temporary object of a part of a request and returns the reference.
 pub(crate) async fn put(
-    objects: &dyn ObjectStore,
+    (objects, timeline): (&dyn ObjectStore, Option<Timeline>),
     Connection { session, attach }: Connection,
     (request, part): (u64, usize),
     bytes: Bytes,
 ) -> Result<Payload> {
+    let timeline = timeline.map(|timeline| format!("-{:016x}", timeline.0));
     let name = format!(
-        "{PREFIX}/{:016x}-{attach:x}-{request:x}-{part:x}",
-        session.0
+        "{PREFIX}/{:016x}-{attach:x}-{request:x}-{part:x}{}",
+        session.0,
+        timeline.unwrap_or_default()
     );
     let bytes_len = bytes.len() as u64;
     put_object(objects, &name, bytes).await?;
@@ -151,6 +154,10 @@ mod tests {
         assert_eq!(
             named("temporary/0b7e34c2bf79cfbb-a-1f"),
             Some((SessionId(0x0b7e_34c2_bf79_cfbb), 10))
+        );
+        assert_eq!(
+            named("temporary/0b7e34c2bf79cfbb-a-1f-0-00112233445566ff"),
+            named("temporary/0b7e34c2bf79cfbb-a-1f")
         );
         assert_eq!(named("temporary/notes.txt"), None);
         assert_eq!(named("temporary/0b7e34c2bf79cfbb"), None);

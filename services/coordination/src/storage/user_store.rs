@@ -29,7 +29,7 @@ use crate::{
     config::DataPlacement,
     dependency::TrackedStore,
     environment::{Environment, Parts},
-    model::{Sizes, Stat, Zxid},
+    model::{Sizes, Stat, Timeline, Zxid},
     path,
     records::{Payload, UpdateId, Written, decode, encode},
     storage::keys,
@@ -214,6 +214,7 @@ pub struct UserStore {
     pub(crate) items: Arc<dyn KeyValue>,
     objects: Arc<dyn ObjectStore>,
     placement: DataPlacement,
+    timeline: Option<Timeline>,
 }
 
 impl UserStore {
@@ -227,12 +228,16 @@ impl UserStore {
             items,
             objects,
             placement,
+            timeline: None,
         }
     }
 
     pub(crate) fn of(env: &Environment) -> Self {
         let Parts { items, objects, .. } = env.parts.clone();
-        Self::new(items, objects, env.config.placement)
+        Self {
+            timeline: env.timeline(),
+            ..Self::new(items, objects, env.config.placement)
+        }
     }
 
     /// The znode at `path`, if it exists.
@@ -334,6 +339,20 @@ impl UserStore {
         }
     }
 
+    fn object_name(&self, update: UpdateId, part: u32) -> String {
+        let UpdateId { session, sequence } = update;
+        let timeline = self
+            .timeline
+            .map(|timeline| format!("-{:016x}", timeline.0));
+        let part = (part > 0).then(|| format!("-{part:x}"));
+        format!(
+            "znodes/{:016x}{}/{sequence:016x}{}",
+            session.0,
+            timeline.unwrap_or_default(),
+            part.unwrap_or_default()
+        )
+    }
+
     /// Whether data belongs in an object rather than in its znode's item.
     pub fn belongs_in_object(&self, data: &Payload) -> bool {
         let inline_bytes_max = match self.placement {
@@ -349,13 +368,14 @@ impl UserStore {
     ///
     /// The object is named after the update and the part of it, and these determine the content, so
     /// placing it twice is harmless. The update's decision must be durable. Otherwise the store could lose the
-    /// decision but keep the object, and the next decision would have the same name.
+    /// decision but keep the object, and the next decision would have the same name. A restore from
+    /// a backup loses durable decisions too, so the names in a restored store contain its timeline.
     pub async fn place_data(&self, update: UpdateId, part: u32, data: Payload) -> Result<Payload> {
         let belongs_in_object = self.belongs_in_object(&data);
         let bytes_len = data.bytes_len();
         match data {
             Payload::Inline(bytes) if belongs_in_object => {
-                let name = object_name(update, part);
+                let name = self.object_name(update, part);
                 match put_object(&*self.objects, &name, bytes.clone()).await {
                     Ok(()) => Ok(Payload::Object { name, bytes_len }),
                     // A decided request must be applied, and the items have a reserve.
@@ -391,7 +411,7 @@ impl UserStore {
         update: UpdateId,
         Written { part, path, .. }: Written<'_>,
     ) -> Result<Option<Bytes>> {
-        let (node, name) = (self.get(path).await?, object_name(update, part));
+        let (node, name) = (self.get(path).await?, self.object_name(update, part));
         items.observe_now()?;
         let is_named = node.is_some_and(|node| node.data.object() == Some(name.as_str()));
         Ok((!is_named).then(|| Bytes::from(name)))
@@ -558,14 +578,6 @@ fn cursor_key() -> Key {
 
 fn children_partition(path: &str) -> Vec<u8> {
     keys::encode("children:", path)
-}
-
-fn object_name(update: UpdateId, part: u32) -> String {
-    let UpdateId { session, sequence } = update;
-    match part {
-        0 => format!("znodes/{:016x}/{sequence:016x}", session.0),
-        part => format!("znodes/{:016x}/{sequence:016x}-{part:x}", session.0),
-    }
 }
 
 /// The key of a znode, or `None` for a path that no znode can have.

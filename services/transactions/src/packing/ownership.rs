@@ -132,7 +132,7 @@ impl Packing {
 
     /// The packs to count after the death of `nodes`, which may alone have known of dead values
     /// there. These are all packs, except for a single node its own, and objects of the dead nodes
-    /// without a row.
+    /// without a row, unless such objects are kept.
     pub(crate) async fn packs_to_count(
         &self,
         node: &Node,
@@ -145,7 +145,8 @@ impl Packing {
         let mut packs: BTreeSet<PackId> = rows.into_iter().map(|(id, _)| id).collect();
         // A single node has counted its own itself.
         packs.retain(|id| !self.context.is_alone() || id.node != node.id);
-        for dead in nodes {
+        let listed = nodes.iter();
+        for dead in listed.filter(|_| !self.context.config.keeps_unknown_packs) {
             let numbers = self.numbers_of(node, *dead).await?;
             packs.extend(numbers.into_iter().map(|number| PackId {
                 node: *dead,

@@ -217,6 +217,35 @@ fn a_store_that_was_set_back_writes_beside_its_later_packs() {
     });
 }
 
+/// Whether a pack from after a backup is there after the restored store has swept for dead nodes.
+async fn a_later_pack_stays(world: &World, keeps_unknown_packs: bool) -> bool {
+    let config = || Config {
+        keeps_unknown_packs,
+        ..Config::default()
+    };
+    let first = node(world, config()).await;
+    write(&first, 1, 1).await;
+    drop(first);
+    let (objects, place) = (world.objects(), place_of_packs(world, 1).await);
+    let known = objects.get(&place.clone().join("1")).await.expect("calm");
+    let content = known.bytes().await.expect("calm");
+    let later = place.join("77");
+    objects.put(&later, content.into()).await.expect("calm");
+    let _second = node(world, config()).await;
+    tokio::time::sleep(Duration::from_mins(45)).await;
+    objects.head(&later).await.is_ok()
+}
+
+/// A restored store leaves the packs alone that the bucket has from after the backup.
+#[test]
+fn packs_from_after_a_backup_are_kept_on_request() {
+    for keeps in [true, false] {
+        in_virtual_time(async |world| {
+            assert_eq!(a_later_pack_stays(&world, keeps).await, keeps);
+        });
+    }
+}
+
 /// The same with a copy of the store that is at work beside it.
 #[test]
 fn a_pack_whose_name_somebody_takes_is_refused() {

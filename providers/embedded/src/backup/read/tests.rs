@@ -1,4 +1,4 @@
-use std::fs;
+use std::fs::{self, File};
 
 use super::super::{Target, frames::FrameWriter, restore};
 use super::*;
@@ -175,6 +175,36 @@ fn an_object_never_lies_outside_of_the_target() {
         assert_eq!(left.count(), 0, "{place} {name}");
     }
     assert_eq!(fs::read_dir(directory.path()).expect("it lists").count(), 1);
+}
+
+/// The next restore to the same directories removes what one left that was killed. One that runs
+/// keeps its own.
+#[test]
+fn a_restore_takes_the_place_of_an_interrupted_one_and_not_of_a_running_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let target = Target {
+        data_dir: directory.path().join("data"),
+        named: Some(directory.path().join("named")),
+    };
+    let left = directory.path().join("data.restoring");
+    fs::create_dir_all(left.join("objects/old")).expect("the disk has room");
+    fs::write(left.join("state.redb"), "half").expect("the disk has room");
+    fs::create_dir(directory.path().join("named.restoring")).expect("the disk has room");
+    let running = File::open(&left).expect("it opens");
+    running.try_lock().expect("it is free");
+    let bytes = backup(&object("objects", "a"));
+    let refused = restore(&*bytes, &target).expect_err("one runs").to_string();
+    assert!(refused.contains("another restore"), "{refused}");
+    assert_eq!(fs::read(left.join("state.redb")).expect("kept"), b"half");
+    drop(running);
+    restore(&*bytes, &target).expect("it is restored");
+    assert!(!target.data_dir.join("objects/old").exists());
+    let names = fs::read_dir(directory.path()).expect("it lists");
+    let mut names: Vec<_> = names
+        .map(|entry| entry.expect("it reads").file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["data", "named"]);
 }
 
 #[test]
