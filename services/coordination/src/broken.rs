@@ -76,6 +76,9 @@ pub enum Broken {
     FollowsALostLog,
     /// D4, C-6: silence observed in one incarnation of the store still counts in the next.
     CountsLostSilence,
+    /// C-4: a slot that was applied with its decisions is announced only once, even if its writer
+    /// dies before that.
+    AnnouncesOnce,
     /// D4, C-6: a client is accepted under an attach that the store may have lost.
     AcceptsLostAttaches,
     /// D4, P5: temporary objects are removed for row states that the store may have lost.

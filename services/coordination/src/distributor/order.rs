@@ -16,8 +16,10 @@ use crate::{
     environment::Environment,
     model::SessionId,
     records::{Decided, UpdateId},
-    storage::session,
-    writer,
+    storage::{
+        decided::install,
+        session::{self, Row},
+    },
 };
 
 /// The last numbered request of each session. Sessions that have ended count as completely
@@ -121,7 +123,7 @@ pub(super) async fn without_lost(
         match session::get(system, decided.id.session).await? {
             Some(row) if decided.id.sequence > row.applied => {
                 if let Some(decided) = row.decided(decided.id.sequence)? {
-                    writer::install(system, &row.decided_under(decided.holder())?).await?;
+                    install(system, &row.decided_under(decided.holder())?).await?;
                     remaining.decided.push(decided);
                 }
             }
@@ -203,12 +205,34 @@ async fn missing(
     Ok(None)
 }
 
+/// Whether `decided`, the next requests of the session with this row, follow only requests that are
+/// numbered or among themselves.
+pub(super) async fn is_next(
+    system: &mut TrackedStore,
+    applied: &mut Applied,
+    row: &Row,
+    decided: &[Decided],
+) -> Result<bool> {
+    if applied.through(system, row.session).await?.sequence != row.sequence {
+        return Ok(false);
+    }
+    let touched = decided.iter().flat_map(|decided| &decided.touched);
+    for follows in touched.filter_map(|touched| touched.follows) {
+        let is_known = follows.session == row.session || follows.sequence == 0;
+        if !is_known && follows.sequence > applied.through(system, follows.session).await?.sequence
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Fetches a decided request that the queue has not delivered. Its writer may have died before
 /// installing it. A request that is no longer in its outbox was numbered by another distributor.
 async fn fetch(system: &mut TrackedStore, id: UpdateId) -> Result<Decided, Stopped> {
     let row = session::get(system, id.session).await?;
     let row = row.ok_or(Stopped::Overtaken)?;
     let decided = row.decided(id.sequence)?.ok_or(Stopped::Overtaken)?;
-    writer::install(system, &row.decided_under(decided.holder())?).await?;
+    install(system, &row.decided_under(decided.holder())?).await?;
     Ok(decided)
 }

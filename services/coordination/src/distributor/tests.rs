@@ -85,9 +85,8 @@ impl Instance {
 }
 
 fn id_of(delivery: &Delivery) -> UpdateId {
-    decode::<Decided>(&delivery.body, "a decided request")
-        .expect("it was encoded")
-        .id
+    let decided = decided(std::slice::from_ref(delivery)).expect("it was encoded");
+    decided[0].id
 }
 
 /// The call before objects are put, which makes their decisions durable.
