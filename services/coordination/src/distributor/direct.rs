@@ -6,8 +6,8 @@
 //! the decision in the session's row, the installed states, the slot of the log, the cursor and the
 //! znodes. It is made completely or not at all, so nothing of it has to be found and finished later.
 //!
-//! Requests that do not fit take the way of all others: through the outbox and the queue. So do
-//! requests that must follow one on that way (rule C-3).
+//! Requests that do not fit take the way of all others: through the outbox and the queue. Requests
+//! that must follow one on that way (rule C-3) have it applied first.
 //!
 //! Only the announcement of the slot is a step of its own. If its instance dies before it, the
 //! request's message is delivered again, and [`Distributor::announce_again`] takes the log over,
@@ -24,8 +24,10 @@ use super::{
 use crate::{
     broken::Broken,
     dependency::TrackedStore,
+    model::SessionId,
     records::{Decided, encode},
     storage::{
+        decided::install_outbox,
         session::{self, Row},
         user_store,
     },
@@ -60,30 +62,37 @@ pub(crate) enum Directly {
 impl Distributor {
     /// Decides, numbers and applies requests in one transaction, and announces them.
     pub(crate) async fn apply_directly(&self, direct: Direct<'_>) -> Result<Directly> {
+        if !self.fits(direct.decided) {
+            return Ok(Directly::Unfit);
+        }
         let mut guard = self.warm.lock().await;
         // Taken out, as in `handle_messages`.
-        let Some(mut warm) = guard.take().and_then(still_valid) else {
-            return Ok(Directly::Unfit);
+        let mut warm = match guard.take().and_then(still_valid) {
+            Some(warm) => warm,
+            None => self.take_over().await?,
         };
-        let is_next = self.env.breaks(Broken::IgnoresPredecessors)
-            || order::is_next(
-                &mut warm.system,
-                &mut warm.applied,
-                direct.row,
-                direct.decided,
-            )
-            .await?;
-        let applied = if is_next && self.fits(direct.decided) {
-            self.transact(&mut warm, direct).await?
-        } else {
-            Directly::Unfit
-        };
+        if !self.env.breaks(Broken::IgnoresPredecessors) {
+            for session in order::behind(&mut warm.system, &mut warm.applied, &direct).await? {
+                warm = self.catch_up(warm, session).await?;
+            }
+        }
+        let applied = self.transact(&mut warm, direct).await?;
         if !matches!(applied, Directly::Applied(_)) {
             // They may count requests that were numbered in vain.
             warm.quotas = None;
         }
         *guard = Some(warm);
         Ok(applied)
+    }
+
+    /// Numbers and applies the decided requests of a session whose messages have not arrived yet. Their
+    /// writer may have died before it installed them.
+    async fn catch_up(&self, mut warm: WarmState, session: SessionId) -> Result<WarmState> {
+        let Some(row) = session::get(&mut warm.system, session).await? else {
+            return Ok(warm);
+        };
+        install_outbox(&mut warm.system, &row).await?;
+        Ok(self.process(warm, row.outbox_decoded()?).await?)
     }
 
     /// Announces the last slot again, unless the instance that wrote it still works and has done so.

@@ -5,21 +5,18 @@
 //! sequence number in its session and the update that it follows on each znode. These ids show
 //! which request is missing, and its session's outbox contains it (rule C-3).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ports::Result;
 
-use super::Stopped;
+use super::{Direct, Stopped};
 use crate::{
     broken::Broken,
     dependency::TrackedStore,
     environment::Environment,
     model::SessionId,
     records::{Decided, UpdateId},
-    storage::{
-        decided::install,
-        session::{self, Row},
-    },
+    storage::{decided::install, session},
 };
 
 /// The last numbered request of each session. Sessions that have ended count as completely
@@ -205,26 +202,27 @@ async fn missing(
     Ok(None)
 }
 
-/// Whether `decided`, the next requests of the session with this row, follow only requests that are
-/// numbered or among themselves.
-pub(super) async fn is_next(
+/// The sessions with decided requests that are not numbered yet, and that planned requests must
+/// follow.
+pub(super) async fn behind(
     system: &mut TrackedStore,
     applied: &mut Applied,
-    row: &Row,
-    decided: &[Decided],
-) -> Result<bool> {
-    if applied.through(system, row.session).await?.sequence != row.sequence {
-        return Ok(false);
-    }
+    Direct { row, decided, .. }: &Direct<'_>,
+) -> Result<BTreeSet<SessionId>> {
+    let mut behind = BTreeSet::new();
     let touched = decided.iter().flat_map(|decided| &decided.touched);
-    for follows in touched.filter_map(|touched| touched.follows) {
-        let is_known = follows.session == row.session || follows.sequence == 0;
-        if !is_known && follows.sequence > applied.through(system, follows.session).await?.sequence
-        {
-            return Ok(false);
+    let others = touched.filter_map(|touched| touched.follows);
+    let others = others.filter(|follows| follows.session != row.session && follows.sequence > 0);
+    let own = UpdateId {
+        session: row.session,
+        sequence: row.sequence,
+    };
+    for follows in std::iter::once(own).chain(others) {
+        if follows.sequence > applied.through(system, follows.session).await?.sequence {
+            behind.insert(follows.session);
         }
     }
-    Ok(true)
+    Ok(behind)
 }
 
 /// Fetches a decided request that the queue has not delivered. Its writer may have died before
