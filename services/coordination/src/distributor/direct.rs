@@ -74,14 +74,15 @@ impl Distributor {
             )
             .await?;
         let applied = if is_next && self.fits(direct.decided) {
-            self.transact(&mut warm, direct).await?
+            let applied = self.transact(&mut warm, direct).await?;
+            if !matches!(applied, Directly::Applied(_)) {
+                // They count requests that were numbered in vain.
+                warm.quotas = None;
+            }
+            applied
         } else {
             Directly::Unfit
         };
-        if !matches!(applied, Directly::Applied(_)) {
-            // They may count requests that were numbered in vain.
-            warm.quotas = None;
-        }
         *guard = Some(warm);
         Ok(applied)
     }
