@@ -12,6 +12,8 @@ pub enum Broken {
     CountsSuccessfulPlannings,
     /// C-1: a writer takes an expired lock without fencing its holder out or installing its outcome.
     BreaksLocksUnasked,
+    /// C-1: a writer without locks does not check that its znodes are as it read them.
+    DecidesOnOutdatedStates,
     /// C-1: a decision over several znodes is installed in every second one.
     InstallsHalfOfADecision,
     /// C-2: a redelivered request is validated and decided again.
@@ -91,6 +93,8 @@ pub enum Broken {
     DropsIndexEntriesOfLostDeletions,
     /// C6: a container or a znode with a time to live is indexed after the decision.
     IndexesWhenDecided,
+    /// C6: optimistic writers maintain the index of znodes that end by themselves.
+    IndexesWithoutLocks,
     /// C-1: a znode that was due is removed without a check under its lock.
     RemovesUnchecked,
     /// C-6: a session that ends in parts stays open while it loses its first ephemerals.

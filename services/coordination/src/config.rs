@@ -86,6 +86,16 @@ pub struct LockOptions {
     pub is_optimistic: bool,
 }
 
+impl LockOptions {
+    /// The defaults for writers that always take locks.
+    pub fn locking() -> Self {
+        Self {
+            is_optimistic: false,
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for LockOptions {
     fn default() -> Self {
         Self {

@@ -157,7 +157,7 @@ impl Writer {
             row,
             store,
             ephemerals_max: CLOSE_EPHEMERALS_MAX,
-            is_contended: false,
+            conflicts: 0,
         };
         // No client sends requests in an ended session. Only the heartbeat does, to finish the
         // session's end.
@@ -233,8 +233,8 @@ struct Turn<'writer> {
     store: TrackedStore,
     /// The most ephemerals that the next decision of an end deletes.
     ephemerals_max: usize,
-    /// Whether the next batch takes locks, because the last one failed without them.
-    is_contended: bool,
+    /// How many batches in a row failed without locks.
+    conflicts: u32,
 }
 
 impl<'writer> Turn<'writer> {
@@ -242,7 +242,9 @@ impl<'writer> Turn<'writer> {
     /// finished. Returns zero if the row has changed and they must be checked again.
     async fn decide_some(&mut self, received: &[Received], most: usize) -> Result<usize> {
         let mut batch = self.batch();
-        if !std::mem::take(&mut self.is_contended) {
+        // The first one may have been planned from outdated known states.
+        let tries = if batch.known.is_some() { 2 } else { 1 };
+        if self.conflicts < tries {
             batch.try_without_locks();
         }
         let mut done = 0;
@@ -277,7 +279,7 @@ impl<'writer> Turn<'writer> {
                 Err(_) if !batch.is_empty() => break,
                 Err(PlanError::Contended) if batch.is_optimistic() => {
                     self.store = batch.release().await?;
-                    self.is_contended = true;
+                    self.conflicts = u32::MAX;
                     return Ok(done);
                 }
                 Err(PlanError::Contended | PlanError::Waited) => {
@@ -302,11 +304,11 @@ impl<'writer> Turn<'writer> {
                 break;
             }
         }
-        Ok(if batch.is_empty() || self.commit(batch).await? {
-            done
-        } else {
-            0
-        })
+        if !batch.is_empty() && !self.commit(batch).await? {
+            return Ok(0);
+        }
+        self.conflicts = 0;
+        Ok(done)
     }
 
     /// Whether a request needs no decision: no client waits for its answer, or it was decided
@@ -475,7 +477,7 @@ impl<'writer> Turn<'writer> {
     /// Handles a znode that changed or was locked while an optimistic batch was planned.
     async fn conflict(&mut self, batch: Batch<'_>) -> Result<bool> {
         self.store = batch.release().await?;
-        self.is_contended = true;
+        self.conflicts = self.conflicts.saturating_add(1);
         Ok(false)
     }
 

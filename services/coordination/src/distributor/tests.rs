@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::{
-    config::{Config, DataPlacement},
+    config::{Config, DataPlacement, LockOptions},
     model::{Connection, Lifetime},
     records::{Operation, Payload, UpdateId},
     storage::temporary,
@@ -31,7 +31,11 @@ async fn in_objects() -> Fixture {
 }
 
 async fn in_items() -> Fixture {
-    Fixture::new(Options::default(), Config::default()).await
+    let config = Config {
+        locks: LockOptions::locking(),
+        ..Config::default()
+    };
+    Fixture::new(Options::default(), config).await
 }
 
 /// A distributor and its interruptible store.

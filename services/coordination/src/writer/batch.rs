@@ -20,7 +20,7 @@ mod size;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use ports::{Result, Update, key_value::Version};
+use ports::{Condition, Result, Update, key_value::Version};
 
 use self::known::Installed;
 pub(super) use self::known::Known;
@@ -316,11 +316,19 @@ impl<'writer> Batch<'writer> {
     /// Maintains the index of znodes that end by themselves, for a request that is planned to touch
     /// `touched`. New candidates are entered before the decision: a superfluous entry is checked,
     /// but a missing one cannot be found. The entries of deleted candidates are removed after it.
-    pub(super) async fn index_expiring(&mut self, touched: &[Touched]) -> Result<()> {
+    ///
+    /// Only the znode's lock excludes a writer that meanwhile removes the new entry, because the
+    /// znode is no candidate yet. So an optimistic batch leaves such requests to one with locks.
+    pub(super) async fn index_expiring(&mut self, touched: &[Touched]) -> Result<(), PlanError> {
         for Touched { path, becomes, .. } in touched {
             let before = self.held.get(path).and_then(|held| held.becomes.as_ref());
             let before = before.and_then(NodeState::due_ms);
-            match becomes.as_ref().map(NodeState::due_ms) {
+            let after = becomes.as_ref().map(NodeState::due_ms);
+            let is_candidate = before.or(after.flatten()).is_some();
+            if is_candidate && self.is_optimistic() && !self.breaks(Broken::IndexesWithoutLocks) {
+                return Err(PlanError::Contended);
+            }
+            match after {
                 Some(Some(due_ms))
                     if before.is_none_or(|before| due_ms < before)
                         && !self.breaks(Broken::IndexesWhenDecided) =>
@@ -488,6 +496,10 @@ impl<'writer> Batch<'writer> {
                 updates.push(seen.check(path));
             }
         }
+        if self.breaks(Broken::DecidesOnOutdatedStates) {
+            let conditions = updates.iter_mut().map(|update| &mut update.condition);
+            conditions.for_each(|condition| *condition = Condition::Always);
+        }
         (updates, installed)
     }
 
@@ -507,6 +519,9 @@ impl<'writer> Batch<'writer> {
     /// sessions once the deletions are applied. A crash before this leaves entries that the
     /// session's end checks and removes.
     pub(super) async fn install(mut self) -> Result<(Vec<Bytes>, TrackedStore)> {
+        if !self.is_optimistic() {
+            self.remember(None);
+        }
         let store = &mut self.store;
         for (create, path) in &self.deleted {
             ephemerals::remove(store, *create, path).await?;
