@@ -29,8 +29,8 @@ const BUSY_WINDOW: Duration = Duration::from_millis(10);
 const CALM_WINDOW: Duration = Duration::from_millis(50);
 
 /// The part of the time that a busy trigger takes at least, and a calm one at most, in percent.
-const BUSY_PART: u32 = 50;
-const CALM_PART: u32 = 25;
+const BUSY_PART: u32 = 40;
+const CALM_PART: u32 = 30;
 
 /// The runtime with the one thread, made when the first trigger needs it.
 #[derive(Debug, Default)]
