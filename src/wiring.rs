@@ -377,6 +377,7 @@ async fn start_coordination(
         container_check_period: settings.zookeeper_container_check,
         enforces_quotas: settings.zookeeper_enforces_quotas,
         log_poll_period: provider.is_shared().then_some(LOOK_AT_LOG),
+        applies_directly: !provider.is_shared(),
         ..Default::default()
     };
     let service = Service::new(parts, config);

@@ -1,7 +1,8 @@
 //! The functions port: handlers registered in this process, run in place.
 //!
 //! An invocation runs in the caller's task. Each queue trigger and each timer is one task
-//! ([`trigger`], [`timer`]). A trigger drives all its invocations itself, one per message group.
+//! ([`trigger`], [`timer`]). A trigger drives all its invocations itself, one per message group. A
+//! busy trigger has a thread beside those of the program ([`busy_thread`]).
 //! Each function has an event queue with a trigger, through which
 //! [`Functions::send`](ports::Functions::send) delivers, so that events survive a crash (N2).
 //!
@@ -13,6 +14,7 @@
 //! - Nothing that a trigger waits for delays the invocations that it has started: queues may be far
 //!   away.
 
+mod busy_thread;
 mod event;
 mod invocation;
 mod timer;
@@ -38,6 +40,7 @@ use ports::{
 use tokio::task::JoinSet;
 
 use self::{
+    busy_thread::BusyThread,
     event::Envelope,
     invocation::Invocation,
     timer::Timers,
@@ -68,6 +71,7 @@ struct Inner {
     definitions: Mutex<HashMap<String, Arc<Definition>>>,
     triggers: Mutex<Triggers>,
     timers: Mutex<Timers>,
+    busy_thread: BusyThread,
     /// Tasks that check whether a function has events of an earlier start, one for each function.
     event_checks: Mutex<JoinSet<()>>,
     /// A random number. With the event's number it gives each event its own message group among all
@@ -108,6 +112,7 @@ impl Functions {
                 definitions: Mutex::default(),
                 triggers: Mutex::default(),
                 timers: Mutex::default(),
+                busy_thread: BusyThread::default(),
                 event_checks: Mutex::default(),
                 origin: entropy.next_u64(),
                 events: AtomicU64::new(0),

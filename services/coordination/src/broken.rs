@@ -12,6 +12,8 @@ pub enum Broken {
     CountsSuccessfulPlannings,
     /// C-1: a writer takes an expired lock without fencing its holder out or installing its outcome.
     BreaksLocksUnasked,
+    /// C-1: a writer without locks does not check that its znodes are as it read them.
+    DecidesOnOutdatedStates,
     /// C-1: a decision over several znodes is installed in every second one.
     InstallsHalfOfADecision,
     /// C-2: a redelivered request is validated and decided again.
@@ -78,6 +80,9 @@ pub enum Broken {
     FollowsALostLog,
     /// D4, C-6: silence observed in one incarnation of the store still counts in the next.
     CountsLostSilence,
+    /// C-4: a slot that was applied with its decisions is announced only once, even if its writer
+    /// dies before that.
+    AnnouncesOnce,
     /// D4, C-6: a client is accepted under an attach that the store may have lost.
     AcceptsLostAttaches,
     /// D4, P5: temporary objects are removed for row states that the store may have lost.
@@ -92,6 +97,8 @@ pub enum Broken {
     IndexesWhenDecided,
     /// C6: a time to live counts from the creation, not from the last update of the data.
     CountsFromTheCreation,
+    /// C6: optimistic writers maintain the index of znodes that end by themselves.
+    IndexesWithoutLocks,
     /// C-1: a znode that was due is removed without a check under its lock.
     RemovesUnchecked,
     /// The queue's bound: each check requests all removals, also those whose requests wait.

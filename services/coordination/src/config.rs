@@ -30,6 +30,9 @@ pub struct Config {
     /// How often a process with clients reads the log for slots that other processes distributed.
     /// `None` if every slot is announced to this process.
     pub log_poll_period: Option<Duration>,
+    /// Whether the system store and the user store are one, and no other process uses them. Then
+    /// one transaction decides requests, numbers them and applies them, where it can.
+    pub applies_directly: bool,
     /// Wait and expiry times of locks.
     pub locks: LockOptions,
     /// A rule to drop, only for tests.
@@ -49,6 +52,7 @@ impl Default for Config {
             placement: DataPlacement::KeyValue,
             timeline: None,
             log_poll_period: None,
+            applies_directly: false,
             locks: LockOptions::default(),
             mutant: Mutant::NONE,
         }
@@ -80,6 +84,19 @@ pub struct LockOptions {
     pub wait_min: Duration,
     /// The longest wait between two attempts.
     pub wait_max: Duration,
+    /// Whether writers first try without locks, where the store's transactions allow it: the
+    /// decision and the new states are one write, on the condition that no znode has changed.
+    pub is_optimistic: bool,
+}
+
+impl LockOptions {
+    /// The defaults for writers that always take locks.
+    pub fn locking() -> Self {
+        Self {
+            is_optimistic: false,
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for LockOptions {
@@ -89,6 +106,7 @@ impl Default for LockOptions {
             drift_allowance: Duration::from_secs(2),
             wait_min: Duration::from_micros(200),
             wait_max: Duration::from_millis(100),
+            is_optimistic: true,
         }
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use ports::{
     DurabilityPoint, Error, ErrorKind, Incarnation, Item, Key, KeyValue, Result, Update,
-    key_value::{Outcome, Page, Scan},
+    key_value::{Outcome, Page, Scan, Transacted},
 };
 
 /// A store, and everything that one piece of work has observed of it.
@@ -116,6 +116,17 @@ impl TrackedStore {
         let read = self.store.scan(scan).await?;
         self.observe(read.point)?;
         Ok(read.value)
+    }
+
+    /// Makes all updates or none. The first depends on everything observed so far.
+    pub(crate) async fn transact(&mut self, mut updates: Vec<Update>) -> Result<Transacted> {
+        if let Some(first) = updates.first_mut() {
+            first.depends_on = self.point();
+        }
+        let transacted = self.store.transact(updates).await?;
+        let (Transacted::Done { receipt, .. } | Transacted::Conflict { receipt, .. }) = &transacted;
+        self.observe(receipt.point)?;
+        Ok(transacted)
     }
 
     /// Makes an update that depends on everything observed so far.

@@ -20,9 +20,13 @@
 //! Each step depends on the ones before it ([`TrackedStore`]). A store that rolled back refuses the
 //! writes of a distributor that observed lost state.
 //!
+//! Where one transaction can do it, a writer has its requests decided, numbered and applied at once
+//! ([`direct`]).
+//!
 //! The paper's timestamp adjustment (algorithm 2, step 5) is unnecessary, because zxids are
 //! assigned here, in order.
 
+mod direct;
 mod numbering;
 mod objects;
 mod order;
@@ -40,6 +44,7 @@ use ports::{Event, Handler, Result, functions::Failure, queue::Delivery};
 use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::Mutex;
 
+pub(crate) use self::direct::{Direct, Directly};
 use self::{
     numbering::{Numbered, Sums},
     order::{Applied, Arrived, Ordered},
@@ -53,8 +58,10 @@ use crate::{
     queue_names::{self, LOG_PARTITION},
     records::{Decided, LogEntry, Slot, UpdateAnswer, Wake, decode, encode},
     storage::{
-        ephemerals, session,
-        user_store::{self, Step, UserStore},
+        ephemerals,
+        recent::Recent,
+        session,
+        user_store::{self, Node, Step, UserStore},
     },
 };
 
@@ -62,6 +69,9 @@ use crate::{
 const SLOTS_RETAINED: usize = 1024;
 
 const SLOTS_TRIMMED: usize = 256;
+
+/// The most bytes of znodes that an instance keeps between slots.
+const NODES_BYTES_MAX: u64 = 4 << 20;
 
 /// The paths that a slot changes may take at most the maximum slot size divided by this. The slot
 /// contains each path up to three times, and its entries take space too.
@@ -119,6 +129,8 @@ struct WarmState {
     /// The cursors after the slots that this instance appended and that are still in the log.
     retained: VecDeque<Cursor>,
     applied: Applied,
+    /// The znodes of the last slots. No other instance applies slots while this one holds the log.
+    nodes: Recent<Node>,
     /// None before the first slot.
     quotas: Option<Quotas>,
 }
@@ -246,15 +258,8 @@ impl Distributor {
         warm: &mut WarmState,
         ordered: &[Decided],
     ) -> Result<usize, Stopped> {
-        let first = Zxid(warm.zxid.0 + 1);
         self.externalize_names(warm, ordered).await?;
-        let quotas = match &mut warm.quotas {
-            Some(quotas) => quotas,
-            none => none.insert(Quotas::load(&self.region).await?),
-        };
-        let sums = Sums::Computed(quotas);
-        let enough = self.slot_bytes_max() / SLOT_ENOUGH_PART;
-        let numbered = numbering::number(&self.region, first, ordered, sums, enough).await?;
+        let numbered = self.numbered(warm, ordered).await?;
         let ordered = &ordered[..numbered.slot.entries.len()];
         let encoded = encode(&numbered.slot);
         // The slot is computed from the decisions and from the znodes as they were read for it.
@@ -275,9 +280,24 @@ impl Distributor {
         self.announce(warm, step, encoded).await?;
         self.remove_index_entries(ordered, &warm.system).await;
         self.collect_garbage(garbage, &mut warm.items).await?;
+        for (path, node) in numbered.changes {
+            warm.nodes.set(&path, node);
+        }
         warm.advance(step);
         trim(warm).await?;
         Ok(ordered.len())
+    }
+
+    /// Numbers requests after the last slot, as many as fit into one.
+    async fn numbered(&self, warm: &mut WarmState, ordered: &[Decided]) -> Result<Numbered> {
+        let quotas = match &mut warm.quotas {
+            Some(quotas) => quotas,
+            none => none.insert(Quotas::load(&self.region).await?),
+        };
+        let first = Zxid(warm.zxid.0 + 1);
+        let nodes = (&self.region, Some(&warm.nodes));
+        let enough = self.slot_bytes_max() / SLOT_ENOUGH_PART;
+        numbering::number(nodes, first, ordered, Sums::Computed(quotas), enough).await
     }
 
     /// If objects will be named after decisions, waits until these decisions are durable. If a
@@ -377,6 +397,7 @@ impl Distributor {
             zxid: cursor.zxid,
             retained: VecDeque::new(),
             applied: Applied::default(),
+            nodes: Recent::new(NODES_BYTES_MAX, Node::bytes_len),
             quotas: None,
         };
         for slot in standing {
@@ -419,7 +440,8 @@ impl Distributor {
             };
             // Only the changes are computed again. The logged slot is final.
             let numbered =
-                numbering::number(&self.region, slot.first, &decided, sums, usize::MAX).await?;
+                numbering::number((&self.region, None), slot.first, &decided, sums, usize::MAX)
+                    .await?;
             garbage = self.apply(warm, step, &numbered).await?.to_vec();
         }
         settle(warm, &slot.entries).await?;
@@ -434,9 +456,10 @@ impl Distributor {
 
 /// The decided requests in these messages. A second attempt decodes them again, because it is rare.
 fn decided(deliveries: &[Delivery]) -> Result<Vec<Decided>> {
-    let bodies = deliveries.iter().map(|delivery| &delivery.body);
+    let bodies = deliveries.iter().map(|delivery| delivery.body.clone());
     bodies
-        .map(|body| decode(body, "a decided request"))
+        .flat_map(queue_names::unpacked)
+        .map(|record| decode(&record?, "a decided request"))
         .collect()
 }
 

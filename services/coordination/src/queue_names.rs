@@ -1,7 +1,7 @@
 //! The service's functions, queues, queue groups and log by name.
 
-use bytes::Bytes;
-use ports::{Queue, Result, queue::Message};
+use bytes::{BufMut, Bytes, BytesMut};
+use ports::{Error, Queue, Result, queue::Message};
 
 use crate::model::SessionId;
 
@@ -32,22 +32,97 @@ pub fn distributor_group() -> Bytes {
     Bytes::from_static(b"all")
 }
 
-/// Sends messages of one group in order, in as few calls as the queue allows.
+/// Several records travel in one message up to this length, because a queue's work is per message.
+const MESSAGE_BYTES: usize = 64 << 10;
+
+/// The length before each record in a message.
+const LENGTH_BYTES: usize = size_of::<u32>();
+
+/// Sends records of one group in order, in as few messages and calls as the queue allows.
 pub(crate) async fn send(
     queue: &dyn Queue,
     name: &str,
     group: Bytes,
-    bodies: &[Bytes],
+    records: &[Bytes],
 ) -> Result<()> {
-    let batch_messages_max = queue.limits().batch_messages_max.max(1);
-    for bodies in bodies.chunks(batch_messages_max) {
-        let message = |body: &Bytes| Message {
+    let limits = queue.limits();
+    let batch_messages_max = limits.batch_messages_max.max(1);
+    let mut bodies = packed(records, limits.message_bytes_max.min(MESSAGE_BYTES)).into_iter();
+    while bodies.len() > 0 {
+        let some = bodies.by_ref().take(batch_messages_max);
+        let messages = some.map(|body| Message {
             group: group.clone(),
             deduplication: None,
-            body: body.clone(),
-        };
-        let messages = bodies.iter().map(message).collect();
-        queue.send(name, messages).await?;
+            body,
+        });
+        queue.send(name, messages.collect()).await?;
     }
     Ok(())
+}
+
+/// The bodies of messages with these records, each of at most `bytes_max` or with one record.
+pub fn packed(records: &[Bytes], bytes_max: usize) -> Vec<Bytes> {
+    let mut bodies = Vec::new();
+    let mut rest = records;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |record: &&Bytes| {
+            bytes += LENGTH_BYTES + record.len();
+            bytes <= bytes_max
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (together, later) = rest.split_at(count);
+        let lengths = together.iter().map(|record| LENGTH_BYTES + record.len());
+        let mut body = BytesMut::with_capacity(lengths.sum());
+        for record in together {
+            body.put_u32(record.len() as u32);
+            body.put_slice(record);
+        }
+        bodies.push(body.freeze());
+        rest = later;
+    }
+    bodies
+}
+
+/// The records in the body of a message, in order. They share its memory.
+///
+/// Errors: `Corrupt` if a record is cut off.
+pub fn unpacked(mut body: Bytes) -> impl Iterator<Item = Result<Bytes>> {
+    std::iter::from_fn(move || {
+        let length = *body.first_chunk::<LENGTH_BYTES>()?;
+        let end = LENGTH_BYTES + u32::from_be_bytes(length) as usize;
+        if end > body.len() {
+            body.clear();
+            return Some(Err(Error::corrupt("split a message into its records")));
+        }
+        Some(Ok(body.split_to(end).slice(LENGTH_BYTES..)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_out_of_few_messages_as_they_went_in() {
+        let records: Vec<Bytes> = [0, 10, 20, 300, 5, 5]
+            .map(|length| Bytes::from(vec![length as u8; length]))
+            .into();
+        let bodies = packed(&records, 64);
+        assert_eq!(
+            bodies.len(),
+            3,
+            "three short ones, the long one, two short ones"
+        );
+        let unpacked: Result<Vec<Bytes>> = bodies.into_iter().flat_map(unpacked).collect();
+        assert_eq!(unpacked.expect("whole"), records);
+    }
+
+    #[test]
+    fn a_cut_message_is_corrupt() {
+        let body = packed(&[Bytes::from_static(b"record")], 64).remove(0);
+        let cut = body.slice(..body.len() - 1);
+        assert!(unpacked(cut).any(|record| record.is_err()));
+        assert!(unpacked(body).all(|record| record.is_ok()));
+    }
 }

@@ -15,7 +15,7 @@ use crate::{
 
 /// The format of the records below. Any change to them raises the version. Once a version was
 /// released, the change also adds a decoder for the old one.
-const FORMAT: RecordFormat = RecordFormat::new(6);
+const FORMAT: RecordFormat = RecordFormat::new(7);
 
 /// Encodes `record` after its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {

@@ -81,9 +81,11 @@ impl Service {
             options: options.clone(),
             handler,
         };
+        let distributor = Arc::new(Distributor::new(env()));
+        let writer = Arc::new(Writer::new(env(), &distributor));
         vec![
-            definition(queue_names::WRITER, Arc::new(Writer::new(env()))),
-            definition(queue_names::DISTRIBUTOR, Arc::new(Distributor::new(env()))),
+            definition(queue_names::WRITER, writer),
+            definition(queue_names::DISTRIBUTOR, distributor),
             definition(queue_names::WATCH, self.tail.clone()),
             definition(queue_names::HEARTBEAT, Arc::new(Heartbeat::new(env()))),
         ]

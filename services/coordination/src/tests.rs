@@ -174,7 +174,9 @@ impl Fixture {
 
     /// A writer on a machine with another clock.
     pub(crate) fn writer_by(&self, store: &Arc<Interrupted>, clock: Arc<dyn Clock>) -> Writer {
-        Writer::new(self.env_by(store.clone(), clock))
+        let env = self.env_by(store.clone(), clock);
+        let distributor = Arc::new(Distributor::new(env.clone()));
+        Writer::new(env, &distributor)
     }
 
     /// The world's store for work that begins.
@@ -336,7 +338,7 @@ impl Fixture {
             handle,
             deduplication: None,
             failures: 0,
-            body,
+            body: queue_names::packed(&[body], usize::MAX).remove(0),
         }
     }
 

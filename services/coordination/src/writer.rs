@@ -40,26 +40,25 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{Event, Handler, Result, functions::Failure, queue::Delivery};
 
+pub(crate) use self::outbox::{finish, finish_or_skip};
 use self::{
-    batch::{Batch, PlanError},
+    batch::{Batch, Known, PlanError},
     plan::{Plan, Planned},
     tree::Asked,
-};
-pub(crate) use self::{
-    batch::{install, install_outbox},
-    outbox::{finish, finish_or_skip},
 };
 use crate::{
     Error,
     broken::Broken,
     dependency::TrackedStore,
+    distributor::{Directly, Distributor},
     environment::{Environment, Parts},
     model::SessionId,
+    queue_names,
     records::{Effect, Operation, Submitted, decode},
     storage::{
         ephemerals,
         node::Locking,
-        session::{self, Row, State, Transition},
+        session::{self, Row, State, Together, Transition},
         user_store::UserStore,
     },
 };
@@ -107,27 +106,39 @@ const PLANNINGS_MAX: u64 = 6;
 pub(crate) struct Writer {
     env: Arc<Environment>,
     locking: Locking,
+    /// Applies decisions directly, if the settings say so.
+    distributor: Option<Arc<Distributor>>,
+    /// The states that this process installed last. None if other processes install states too.
+    known: Option<Known>,
     /// The store with the quotas to enforce, if the settings say so.
     quotas: Option<UserStore>,
 }
 
 impl Writer {
-    pub(crate) fn new(env: Arc<Environment>) -> Self {
+    /// A writer that may hand its decisions directly to `distributor`, which is the one of this
+    /// process.
+    pub(crate) fn new(env: Arc<Environment>, distributor: &Arc<Distributor>) -> Self {
+        let is_direct = env.config.applies_directly;
         let Parts { clock, entropy, .. } = env.parts.clone();
         let locking = Locking::new(clock, entropy, &env.config);
         let quotas = env.config.enforces_quotas.then(|| UserStore::of(&env));
+        let distributor = is_direct.then(|| Arc::clone(distributor));
+        let known = is_direct.then(Known::new);
         Self {
             env,
             locking,
+            distributor,
+            known,
             quotas,
         }
     }
 
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<(), Failure> {
-        let Some(first) = deliveries.first() else {
-            return Ok(());
+        let (received, undecodable) = received(deliveries);
+        let Some(first) = received.first() else {
+            return undecodable.map_or(Ok(()), |error| Err(error.into()));
         };
-        let session = decode::<Submitted>(&first.body, "a request")?.session;
+        let session = first.submitted.session;
         let mut store = self.env.system();
         if self.env.breaks(Broken::DecidesUnderLostLocks) {
             store = store.untracked();
@@ -146,24 +157,61 @@ impl Writer {
             row,
             store,
             ephemerals_max: CLOSE_EPHEMERALS_MAX,
+            conflicts: 0,
         };
         // No client sends requests in an ended session. Only the heartbeat does, to finish the
         // session's end.
+        if redelivered
+            && let Some(distributor) = &self.distributor
+            && !self.env.breaks(Broken::AnnouncesOnce)
+        {
+            distributor.announce_again().await?;
+        }
         if redelivered || turn.row.state == State::Closed {
             finish(&mut turn.store, &*self.env.parts.queue, &turn.row).await?;
         }
-        let mut done = 0;
-        while done < deliveries.len() {
+        let mut rest = received.as_slice();
+        while let Some(next) = rest.first() {
             // Any of these may have caused an earlier failure. Deciding them one by one isolates
             // it.
             let most = if redelivered { 1 } else { BATCH_REQUESTS_MAX };
-            match turn.decide_some(&deliveries[done..], most).await {
-                Ok(count) => done += count,
-                Err(error) => return Err(Failure::after(done, error.to_string())),
+            match turn.decide_some(rest, most).await {
+                Ok(count) => rest = &rest[count..],
+                Err(error) => return Err(Failure::after(next.message, error.to_string())),
             }
         }
-        Ok(())
+        undecodable.map_or(Ok(()), |error| {
+            let last = received.last().map_or(0, |last| last.message);
+            Err(Failure::after(last, error.to_string()))
+        })
     }
+}
+
+/// A request in a delivered batch.
+struct Received {
+    /// The place of its message in the batch.
+    message: usize,
+    /// The delivery attempt of its message.
+    attempt: u32,
+    submitted: Submitted,
+}
+
+/// The requests in these messages, up to the first that does not decode.
+fn received(deliveries: &[Delivery]) -> (Vec<Received>, Option<ports::Error>) {
+    let mut received = Vec::with_capacity(deliveries.len());
+    for (message, delivery) in deliveries.iter().enumerate() {
+        for record in queue_names::unpacked(delivery.body.clone()) {
+            match record.and_then(|record| decode(&record, "a request")) {
+                Ok(submitted) => received.push(Received {
+                    message,
+                    attempt: delivery.handle.attempt,
+                    submitted,
+                }),
+                Err(error) => return (received, Some(error)),
+            }
+        }
+    }
+    (received, None)
 }
 
 #[async_trait]
@@ -185,21 +233,30 @@ struct Turn<'writer> {
     store: TrackedStore,
     /// The most ephemerals that the next decision of an end deletes.
     ephemerals_max: usize,
+    /// How many batches in a row failed without locks.
+    conflicts: u32,
 }
 
 impl<'writer> Turn<'writer> {
-    /// Decides as many of `deliveries` together as possible, at most `most`. Returns how many are
+    /// Decides as many of `received` together as possible, at most `most`. Returns how many are
     /// finished. Returns zero if the row has changed and they must be checked again.
-    async fn decide_some(&mut self, deliveries: &[Delivery], most: usize) -> Result<usize> {
+    async fn decide_some(&mut self, received: &[Received], most: usize) -> Result<usize> {
         let mut batch = self.batch();
+        // The first one may have been planned from outdated known states.
+        let tries = if batch.known.is_some() { 2 } else { 1 };
+        if self.conflicts < tries {
+            batch.try_without_locks();
+        }
         let mut done = 0;
-        for delivery in deliveries {
-            let submitted = decode::<Submitted>(&delivery.body, "a request")?;
+        for Received {
+            attempt, submitted, ..
+        } in received
+        {
             assert_eq!(
                 submitted.session, self.session,
                 "a group holds the requests of one session"
             );
-            if self.needs_no_decision(&submitted, &batch)? {
+            if self.needs_no_decision(submitted, &batch)? {
                 done += 1;
                 continue;
             }
@@ -207,11 +264,10 @@ impl<'writer> Turn<'writer> {
             if is_end && !batch.is_empty() {
                 break;
             }
-            if is_end && self.end_in_parts(&submitted).await? {
+            if is_end && self.end_in_parts(submitted).await? {
                 return Ok(0);
             }
-            let attempt = delivery.handle.attempt;
-            let outcome = match self.outcome(&submitted, attempt, &mut batch).await {
+            let outcome = match self.outcome(submitted, *attempt, &mut batch).await {
                 Ok(plan) => Ok(plan),
                 Err(PlanError::Refused(refusal)) => Err(refusal),
                 Err(PlanError::Unneeded) => {
@@ -221,6 +277,11 @@ impl<'writer> Turn<'writer> {
                 }
                 // The requests before it need not wait for it. If it fails again, it fails alone.
                 Err(_) if !batch.is_empty() => break,
+                Err(PlanError::Contended) if batch.is_optimistic() => {
+                    self.store = batch.release().await?;
+                    self.conflicts = u32::MAX;
+                    return Ok(done);
+                }
                 Err(PlanError::Contended | PlanError::Waited) => {
                     unreachable!("a batch without requests waits for its locks")
                 }
@@ -236,18 +297,18 @@ impl<'writer> Turn<'writer> {
                 self.store = batch.release().await?;
                 return Ok(0);
             }
-            batch.add(&submitted, self.now_ms(), outcome);
+            batch.add(submitted, self.now_ms(), outcome);
             done += 1;
             let is_large = batch.bytes_len * BATCH_BYTES_PART > self.item_bytes_max();
             if is_end || is_large || batch.len() >= most {
                 break;
             }
         }
-        Ok(if batch.is_empty() || self.commit(batch).await? {
-            done
-        } else {
-            0
-        })
+        if !batch.is_empty() && !self.commit(batch).await? {
+            return Ok(0);
+        }
+        self.conflicts = 0;
+        Ok(done)
     }
 
     /// Whether a request needs no decision: no client waits for its answer, or it was decided
@@ -257,8 +318,8 @@ impl<'writer> Turn<'writer> {
         let is_numbered = submitted.request > 0;
         let is_of_old_attach =
             submitted.attach != self.row.attach && !env.breaks(Broken::AcceptsOldAttaches);
-        let is_decided = submitted.request <= batch.decision.request
-            && !env.breaks(Broken::ForgetsRequestNumbers);
+        let is_decided =
+            submitted.request <= batch.request && !env.breaks(Broken::ForgetsRequestNumbers);
         if is_numbered && (is_of_old_attach || is_decided) {
             // From a replaced connection, or decided before and pushed by `finish`.
             return Ok(true);
@@ -268,19 +329,16 @@ impl<'writer> Turn<'writer> {
             (State::Open, _) | (State::Closing, Operation::Expire) => true,
             // The client's own request for an end that has begun. If the heartbeat requested the
             // end first, this request serves as well.
-            (State::Closing, Operation::Close) => submitted.request == batch.decision.request + 1,
+            (State::Closing, Operation::Close) => submitted.request == batch.request + 1,
             (State::Closing, _) => false,
         };
         if !is_due {
             return Ok(true);
         }
-        if is_numbered
-            && submitted.request > batch.decision.request + 1
-            && !env.config.mutant.is_any()
-        {
+        if is_numbered && submitted.request > batch.request + 1 && !env.config.mutant.is_any() {
             return Err(ports::Error::corrupt(format!(
                 "request {} of session {:?} came after {}",
-                submitted.request, self.session, batch.decision.request
+                submitted.request, self.session, batch.request
             )));
         }
         Ok(false)
@@ -388,18 +446,39 @@ impl<'writer> Turn<'writer> {
     /// Decides, installs and pushes a batch. Returns false if the row refused the decision; then
     /// `self.row` is up to date.
     async fn commit(&mut self, mut batch: Batch<'_>) -> Result<bool> {
-        let decision = batch.decision.clone();
-        match session::decide(&mut batch.store, &self.row, decision).await? {
-            Transition::Done(row) => self.row = row,
-            Transition::Refused(row) => {
+        if batch.is_optimistic()
+            && batch.may_be_direct()
+            && let Some(distributor) = &self.writer.distributor
+        {
+            match batch.apply_directly(distributor, &self.row).await? {
+                Directly::Applied(row) => {
+                    self.row = row;
+                    (_, self.store) = batch.install().await?;
+                    return Ok(true);
+                }
+                Directly::Conflict => return self.conflict(batch).await,
+                Directly::Unfit => {}
+            }
+        }
+        match batch.decide(&self.row).await? {
+            Together::Row(Transition::Done(row)) => self.row = row,
+            Together::Row(Transition::Refused(row)) => {
                 self.store = batch.release().await?;
                 return self.refused(row).map(|()| false);
             }
+            Together::Conflict => return self.conflict(batch).await,
         }
         let outcomes;
         (outcomes, self.store) = batch.install().await?;
         outbox::push(&*self.writer.env.parts.queue, &outcomes).await?;
         Ok(true)
+    }
+
+    /// Handles a znode that changed or was locked while an optimistic batch was planned.
+    async fn conflict(&mut self, batch: Batch<'_>) -> Result<bool> {
+        self.store = batch.release().await?;
+        self.conflicts = self.conflicts.saturating_add(1);
+        Ok(false)
     }
 
     /// Handles a refusal: another connection, another writer or the heartbeat changed the row
@@ -523,6 +602,7 @@ impl<'writer> Turn<'writer> {
     /// An empty batch of requests after the decided ones.
     fn batch(&self) -> Batch<'writer> {
         let mut batch = Batch::new(&self.writer.locking, &self.row, self.store.clone());
+        batch.known = self.writer.known.as_ref();
         batch.quotas = self.writer.quotas.as_ref();
         batch
     }

@@ -148,7 +148,7 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
     let message = Message {
         group: queue_names::distributor_group(),
         deduplication: None,
-        body: encode(&lost),
+        body: queue_names::packed(&[encode(&lost)], usize::MAX).remove(0),
     };
     world
         .queue()

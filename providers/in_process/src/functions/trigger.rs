@@ -34,7 +34,12 @@ use tokio::{
     task::coop::{consume_budget, unconstrained},
 };
 
-use super::{Inner, event::Envelope, invocation::Invocation};
+use super::{
+    Inner,
+    busy_thread::{Load, Place, Watched},
+    event::Envelope,
+    invocation::Invocation,
+};
 
 /// The most concurrent invocations of one trigger; further groups wait in the queue.
 const INVOCATIONS_MAX: usize = 1024;
@@ -97,14 +102,56 @@ pub(super) async fn run(
     kind: MessageKind,
     stop: Arc<Stop>,
 ) {
+    let serve = |place| {
+        let (registry, trigger, stop) = (registry.clone(), trigger.clone(), stop.clone());
+        async move {
+            let load = Load::default();
+            let serving = serve(&registry, &trigger, kind, &stop, &load);
+            Watched::new(place, &load, serving).await
+        }
+    };
+    let mut place = Place::Here;
+    while !stop.is_stopped() {
+        let elsewhere = match place {
+            Place::Here => None,
+            Place::Elsewhere => registry.busy_thread.run(serve(place)),
+        };
+        match elsewhere {
+            Some(elsewhere) => {
+                if elsewhere.await.is_err() {
+                    // The thread is being stopped.
+                    return;
+                }
+                place = Place::Here;
+            }
+            None => {
+                serve(Place::Here).await;
+                place = Place::Elsewhere;
+            }
+        }
+    }
+}
+
+/// Receives messages until stopped or until `load` says that it should move, then lets the running
+/// invocations finish.
+async fn serve(
+    registry: &Arc<Inner>,
+    trigger: &QueueTrigger,
+    kind: MessageKind,
+    stop: &Stop,
+    load: &Load,
+) {
     let mut running: FuturesUnordered<Run<'_>> = FuturesUnordered::new();
     let task = Task {
-        registry: &registry,
-        trigger: &trigger,
+        registry,
+        trigger,
         kind,
     };
     let mut next = task.wait();
     while !stop.is_stopped() {
+        if load.should_move() && running.is_empty() && !next.has_asked {
+            return;
+        }
         tokio::select! {
             biased;
             Some(()) = running.next(), if !running.is_empty() => {}

@@ -24,7 +24,10 @@ use crate::{
     records::{
         Change, Decided, Effect, LogEntry, NodeState, Part, Payload, Slot, Touched, UpdateAnswer,
     },
-    storage::user_store::{Growth, Node, NodeChange, UserStore},
+    storage::{
+        recent::Recent,
+        user_store::{Growth, Node, NodeChange, UserStore},
+    },
 };
 
 /// The most data that one slot applies, in bytes. While the slot is applied, all of it is in memory
@@ -97,7 +100,7 @@ pub(super) enum Sums<'slot> {
 /// Numbers the requests in `ordered`, beginning with `first`, until the slot has `bytes_max`. The
 /// slot then exceeds that by one entry at most.
 pub(super) async fn number(
-    region: &UserStore,
+    (region, recent): (&UserStore, Option<&Recent<Node>>),
     first: Zxid,
     ordered: &[Decided],
     sums: Sums<'_>,
@@ -110,6 +113,7 @@ pub(super) async fn number(
     };
     let mut working = Working {
         region,
+        recent,
         nodes: BTreeMap::new(),
         garbage: Vec::new(),
         quotas,
@@ -152,6 +156,8 @@ pub(super) async fn number(
 
 struct Working<'region> {
     region: &'region UserStore,
+    /// Znodes as they were before the slot.
+    recent: Option<&'region Recent<Node>>,
     nodes: BTreeMap<String, Option<Node>>,
     garbage: Vec<Bytes>,
     /// None if the statistics of quotas are in the log.
@@ -379,7 +385,10 @@ impl Working<'_> {
     async fn node(&self, path: &str) -> Result<Option<Node>> {
         match self.nodes.get(path) {
             Some(node) => Ok(node.clone()),
-            None => self.region.get(path).await,
+            None => match self.recent.and_then(|recent| recent.get(path)) {
+                Some(node) => Ok(Some(node)),
+                None => self.region.get(path).await,
+            },
         }
     }
 

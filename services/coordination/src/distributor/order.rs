@@ -5,19 +5,18 @@
 //! sequence number in its session and the update that it follows on each znode. These ids show
 //! which request is missing, and its session's outbox contains it (rule C-3).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ports::Result;
 
-use super::Stopped;
+use super::{Direct, Stopped};
 use crate::{
     broken::Broken,
     dependency::TrackedStore,
     environment::Environment,
     model::SessionId,
     records::{Decided, UpdateId},
-    storage::session,
-    writer,
+    storage::{decided::install, session},
 };
 
 /// The last numbered request of each session. Sessions that have ended count as completely
@@ -121,7 +120,7 @@ pub(super) async fn without_lost(
         match session::get(system, decided.id.session).await? {
             Some(row) if decided.id.sequence > row.applied => {
                 if let Some(decided) = row.decided(decided.id.sequence)? {
-                    writer::install(system, &row.decided_under(decided.holder())?).await?;
+                    install(system, &row.decided_under(decided.holder())?).await?;
                     remaining.decided.push(decided);
                 }
             }
@@ -203,12 +202,35 @@ async fn missing(
     Ok(None)
 }
 
+/// The sessions with decided requests that are not numbered yet, and that planned requests must
+/// follow.
+pub(super) async fn behind(
+    system: &mut TrackedStore,
+    applied: &mut Applied,
+    Direct { row, decided, .. }: &Direct<'_>,
+) -> Result<BTreeSet<SessionId>> {
+    let mut behind = BTreeSet::new();
+    let touched = decided.iter().flat_map(|decided| &decided.touched);
+    let others = touched.filter_map(|touched| touched.follows);
+    let others = others.filter(|follows| follows.session != row.session && follows.sequence > 0);
+    let own = UpdateId {
+        session: row.session,
+        sequence: row.sequence,
+    };
+    for follows in std::iter::once(own).chain(others) {
+        if follows.sequence > applied.through(system, follows.session).await?.sequence {
+            behind.insert(follows.session);
+        }
+    }
+    Ok(behind)
+}
+
 /// Fetches a decided request that the queue has not delivered. Its writer may have died before
 /// installing it. A request that is no longer in its outbox was numbered by another distributor.
 async fn fetch(system: &mut TrackedStore, id: UpdateId) -> Result<Decided, Stopped> {
     let row = session::get(system, id.session).await?;
     let row = row.ok_or(Stopped::Overtaken)?;
     let decided = row.decided(id.sequence)?.ok_or(Stopped::Overtaken)?;
-    writer::install(system, &row.decided_under(decided.holder())?).await?;
+    install(system, &row.decided_under(decided.holder())?).await?;
     Ok(decided)
 }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::{
-    config::{Config, DataPlacement},
+    config::{Config, DataPlacement, LockOptions},
     model::{Connection, Lifetime},
     records::{Operation, Payload, UpdateId},
     storage::temporary,
@@ -31,7 +31,11 @@ async fn in_objects() -> Fixture {
 }
 
 async fn in_items() -> Fixture {
-    Fixture::new(Options::default(), Config::default()).await
+    let config = Config {
+        locks: LockOptions::locking(),
+        ..Config::default()
+    };
+    Fixture::new(Options::default(), config).await
 }
 
 /// A distributor and its interruptible store.
@@ -85,9 +89,8 @@ impl Instance {
 }
 
 fn id_of(delivery: &Delivery) -> UpdateId {
-    decode::<Decided>(&delivery.body, "a decided request")
-        .expect("it was encoded")
-        .id
+    let decided = decided(std::slice::from_ref(delivery)).expect("it was encoded");
+    decided[0].id
 }
 
 /// The call before objects are put, which makes their decisions durable.

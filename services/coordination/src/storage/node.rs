@@ -23,7 +23,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use ports::{
     Clock, Condition, Entropy, Item, Key, KeyValue, Monotonic, Result, Timestamp, Update,
-    key_value::{Action, Outcome, Test},
+    key_value::{Action, Outcome, Test, Value},
 };
 use primitives::{Backoff, Mutant};
 
@@ -86,6 +86,11 @@ impl Locking {
             options: config.locks,
             mutant: config.mutant,
         }
+    }
+
+    /// Whether writers first try without locks.
+    pub fn is_optimistic(&self) -> bool {
+        self.options.is_optimistic
     }
 
     /// Locks the row of `path` with `lock` and returns the znode's state. Waits while another
@@ -186,6 +191,75 @@ impl Locking {
         // Nothing was decided under it, so the state stays as it is.
         let current = read(store, path).await?;
         unlock(store, path, &lock, state_of(current.as_ref())?.as_ref()).await
+    }
+}
+
+/// A row without a lock, as an optimistic writer read it. Its encoded state names its last update,
+/// so equal bytes mean that the znode has not changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen(Option<Bytes>);
+
+impl Seen {
+    /// A missing row.
+    pub const MISSING: Self = Self(None);
+}
+
+impl Seen {
+    /// The row of `path`. None if it is locked.
+    pub async fn read(store: &mut TrackedStore, path: &str) -> Result<Option<Self>> {
+        let row = read(store, path).await?;
+        let Some(row) = row else {
+            return Ok(Some(Self(None)));
+        };
+        Ok(row
+            .bytes(LOCK)
+            .is_none()
+            .then(|| Self(row.bytes(STATE).cloned())))
+    }
+
+    /// A row with this state and without a lock.
+    pub fn of(state: &NodeState) -> Self {
+        Self(Some(encode(state)))
+    }
+
+    /// The state of its znode.
+    pub fn state(&self) -> Result<Option<NodeState>> {
+        let state = self.0.as_ref();
+        state
+            .map(|bytes| decode(bytes, "a znode's state"))
+            .transpose()
+    }
+
+    /// Makes the row at `path` like `becomes`, if it is as it was read.
+    pub fn install(&self, path: &str, becomes: &Self) -> Update {
+        let update = match &becomes.0 {
+            Some(state) => {
+                let state = Value::Bytes(state.clone());
+                Update::put(key(path), vec![(STATE.into(), state)])
+            }
+            None => Update::delete(key(path)),
+        };
+        update.when(self.is_unchanged())
+    }
+
+    /// Its length in bytes.
+    pub fn bytes_len(&self) -> usize {
+        self.0.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// Checks that the row at `path` is as it was read.
+    pub fn check(&self, path: &str) -> Update {
+        Update::check(key(path), self.is_unchanged())
+    }
+
+    fn is_unchanged(&self) -> Condition {
+        match &self.0 {
+            None => Condition::Absent,
+            Some(state) => Condition::All(vec![
+                Condition::attribute(STATE, Test::is(state.clone())),
+                Condition::attribute(LOCK, Test::Absent),
+            ]),
+        }
     }
 }
 

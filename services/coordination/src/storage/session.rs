@@ -31,7 +31,7 @@ use std::{
 use bytes::Bytes;
 use ports::{
     Condition, Error, Item, Key, Result, Update,
-    key_value::{Action, Name, Outcome, Scan, Test, Value},
+    key_value::{Action, Name, Outcome, Scan, Test, Transacted, Value},
 };
 
 use crate::{
@@ -139,6 +139,19 @@ impl Row {
             timeout: Duration::from_millis(number(TIMEOUT)? as u64),
             item: item.clone(),
         })
+    }
+
+    /// The row after its next `count` requests were decided and applied together. The last one has
+    /// the number `request`.
+    pub fn after_applied(&self, count: usize, request: u64) -> Self {
+        let sequence = self.sequence + count as u64;
+        Self {
+            request,
+            sequence,
+            applied: sequence,
+            planning_attempts: 0,
+            ..self.clone()
+        }
     }
 
     /// The encoded requests that are decided and not applied yet, in order.
@@ -341,6 +354,60 @@ pub async fn fence_out(store: &mut TrackedStore, holder: Holder) -> Result<Trans
 /// The commit point (rule C-1): advances the numbers of the session that a writer took over as
 /// `row`, and appends the outcomes to its outbox.
 pub async fn decide(store: &mut TrackedStore, row: &Row, decision: Decision) -> Result<Transition> {
+    transition(store, row.session, decided(row, decision)).await
+}
+
+/// The update that decides as [`decide`] does, for requests that are applied in the same
+/// transaction. Refused if the session has requests that are not applied.
+pub fn decision_applied(row: &Row, through: &Row) -> Update {
+    let actions = vec![
+        Action::set_integer(SEQUENCE, through.sequence as i64),
+        Action::set_integer(APPLIED, through.applied as i64),
+        Action::set_integer(REQUEST, through.request as i64),
+        Action::unset(PLANNING_ATTEMPTS),
+    ];
+    let is_applied = is(APPLIED, row.sequence as i64);
+    let conditions = vec![
+        is(STATE, row.state as i64),
+        is_unchanged_since(row),
+        is_applied,
+    ];
+    modify(row.session, actions, conditions)
+}
+
+/// The result of [`decide_with`].
+#[derive(Debug)]
+pub enum Together {
+    /// As [`Transition`]. If the row refused, nothing else was changed either.
+    Row(Transition),
+    /// One of the other conditions did not hold, so nothing was changed.
+    Conflict,
+}
+
+/// As [`decide`], together with `others` in one transaction.
+pub async fn decide_with(
+    store: &mut TrackedStore,
+    row: &Row,
+    decision: Decision,
+    others: Vec<Update>,
+) -> Result<Together> {
+    let mut updates = Vec::with_capacity(1 + others.len());
+    updates.push(decided(row, decision));
+    updates.extend(others);
+    let transition = match store.transact(updates).await? {
+        Transacted::Done { items, .. } => match items.first() {
+            Some(Some(item)) => Transition::Done(Row::read(row.session, item)?),
+            _ => return Err(Error::corrupt("change a session's row, which disappeared")),
+        },
+        Transacted::Conflict { index: 0, item, .. } => {
+            Transition::Refused(self::row(row.session, item.as_ref())?)
+        }
+        Transacted::Conflict { .. } => return Ok(Together::Conflict),
+    };
+    Ok(Together::Row(transition))
+}
+
+fn decided(row: &Row, decision: Decision) -> Update {
     let last = row.sequence + decision.outcomes.len() as u64;
     let mut actions = vec![
         Action::set_integer(SEQUENCE, last as i64),
@@ -352,8 +419,7 @@ pub async fn decide(store: &mut TrackedStore, row: &Row, decision: Decision) -> 
         actions.push(Action::set_integer(STATE, State::Closed as i64));
     }
     let conditions = vec![is(STATE, row.state as i64), is_unchanged_since(row)];
-    let update = modify(row.session, actions, conditions);
-    transition(store, row.session, update).await
+    modify(row.session, actions, conditions)
 }
 
 /// Records that all requests in (`from`, `through`] are applied, and removes them from the outbox.

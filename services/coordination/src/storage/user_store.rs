@@ -110,6 +110,11 @@ impl Node {
         }
     }
 
+    /// The bytes of its data and ACL.
+    pub(crate) fn bytes_len(&self) -> usize {
+        self.data.inline_len() + self.acl.len()
+    }
+
     fn read(item: &Item) -> Result<Self> {
         let stat = item
             .bytes(STAT)
@@ -480,22 +485,38 @@ impl UserStore {
         let mut has_begun = false;
         for part in 0..parts {
             let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
-            let mut updates = Vec::with_capacity(changes.len() + 1);
-            updates
-                .push(move_cursor(step, part, parts, (garbage, growth)).depends_on(items.point()));
-            for (path, node) in changes {
-                let key = key(path)
-                    .ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
-                updates.push(match node {
-                    Some(node) => Update::put(key, node.attributes(path)),
-                    None => Update::delete(key),
-                });
-            }
+            let cursor = move_cursor(step, (part, parts), garbage, growth);
+            let cursor = cursor.depends_on(items.point());
+            let updates = applying(cursor, changes)?;
             let is_done_here = apply_part(items, step, part, updates).await?;
             has_begun |= part == 0 && is_done_here;
         }
         Ok(has_begun)
     }
+}
+
+/// The updates that apply a whole slot, for a transaction that depends on every earlier observation
+/// of the store. One of them is refused if the slot is applied already.
+pub fn applying_at_once(
+    step: Step,
+    changes: &[NodeChange],
+    garbage: &[Bytes],
+    growth: Growth,
+) -> Result<Vec<Update>> {
+    applying(move_cursor(step, (0, 1), garbage, growth), changes)
+}
+
+fn applying(cursor: Update, changes: &[NodeChange]) -> Result<Vec<Update>> {
+    let mut updates = Vec::with_capacity(changes.len() + 1);
+    updates.push(cursor);
+    for (path, node) in changes {
+        let key = key(path).ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
+        updates.push(match node {
+            Some(node) => Update::put(key, node.attributes(path)),
+            None => Update::delete(key),
+        });
+    }
+    Ok(updates)
 }
 
 /// Returns whether this call applied the part. False if a slow predecessor did.
@@ -537,9 +558,9 @@ pub struct Step {
 /// applied.
 fn move_cursor(
     step: Step,
-    part: usize,
-    parts: usize,
-    (garbage, growth): (&[Bytes], Growth),
+    (part, parts): (usize, usize),
+    garbage: &[Bytes],
+    growth: Growth,
 ) -> Update {
     let at = |name: &'static str, value: i64| match value {
         0 => Condition::Any(vec![

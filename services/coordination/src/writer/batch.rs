@@ -14,22 +14,27 @@
 //!   was planned from, in particular the locks.
 
 mod ancestor_lock;
+mod known;
 mod size;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use ports::{Result, key_value::Version};
+use ports::{Condition, Result, Update, key_value::Version};
+
+use self::known::Installed;
+pub(super) use self::known::Known;
 
 use crate::{
     Error,
     broken::Broken,
     dependency::TrackedStore,
+    distributor::{Direct, Directly, Distributor},
     records::{Decided, Effect, Holder, NodeState, Submitted, Touched, UpdateId, encode_sized},
     storage::{
         ephemerals, expiring,
-        node::{self, Lock, Locking},
-        session::{Decision, Row},
+        node::{self, Lock, Locking, Seen},
+        session::{self, Decision, Row, Together, Transition},
         user_store::UserStore,
     },
 };
@@ -65,10 +70,12 @@ pub(super) struct Refusal {
     pub(super) part: Option<(u32, u32)>,
 }
 
-/// A znode locked for the batch.
+/// A znode that the batch has locked or, if it is optimistic, read.
 #[derive(Debug)]
 struct Held {
-    /// The state when it was locked.
+    /// The row as an optimistic batch read it. None if it is locked.
+    seen: Option<Seen>,
+    /// The state when it was locked or read.
     found: Option<NodeState>,
     /// The state that the batch gives it.
     becomes: Option<NodeState>,
@@ -81,14 +88,24 @@ struct Held {
 pub(super) struct Batch<'writer> {
     locking: &'writer Locking,
     lock: Lock,
+    /// The most znodes that one transaction can take with the decision, if the batch is optimistic.
+    optimistic_max: Option<usize>,
     /// The decision depends on everything observed here, in particular the locks.
     pub(super) store: TrackedStore,
+    /// The states that this process installed last, if no other process installs any.
+    pub(super) known: Option<&'writer Known>,
     /// The store with the quotas to enforce, if any.
     pub(super) quotas: Option<&'writer UserStore>,
     attach: u64,
     held: BTreeMap<String, Held>,
-    pub(super) decision: Decision,
-    /// The encoded length of its outcomes, in bytes.
+    /// The outcomes.
+    pub(super) decided: Vec<Decided>,
+    /// The number of the session's last request, decided before or in this batch.
+    pub(super) request: u64,
+    closes: bool,
+    /// The encoded outcomes, once they are in the session's row.
+    outcomes: Vec<Bytes>,
+    /// About the encoded length of its outcomes, in bytes.
     pub(super) bytes_len: usize,
     /// Ephemerals of the session that the batch deletes, with the updates that created them.
     deleted: Vec<(UpdateId, String)>,
@@ -111,14 +128,16 @@ impl<'writer> Batch<'writer> {
                 request,
                 fence: row.fence,
             }),
+            optimistic_max: None,
             store,
+            known: None,
             quotas: None,
             attach: row.attach,
             held: BTreeMap::new(),
-            decision: Decision {
-                request: row.request,
-                ..Decision::default()
-            },
+            decided: Vec::new(),
+            request: row.request,
+            closes: false,
+            outcomes: Vec::new(),
             bytes_len: 0,
             deleted: Vec::new(),
             expiring: BTreeMap::new(),
@@ -131,11 +150,11 @@ impl<'writer> Batch<'writer> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.decision.outcomes.is_empty()
+        self.decided.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.decision.outcomes.len()
+        self.decided.len()
     }
 
     pub(super) fn next_id(&self) -> UpdateId {
@@ -146,6 +165,21 @@ impl<'writer> Batch<'writer> {
         }
     }
 
+    /// Makes an empty batch optimistic, if the store's transactions can take a decision with the
+    /// states that it installs. Such a batch reads znodes instead of locking them, and never waits.
+    /// If a znode is locked, or has changed when the batch is decided, the batch fails as
+    /// contended, and the caller plans it again with locks.
+    pub(super) fn try_without_locks(&mut self) {
+        let limits = self.store.store().limits();
+        if limits.transact_across_partitions && self.locking.is_optimistic() {
+            self.optimistic_max = limits.transact_items_max.checked_sub(1);
+        }
+    }
+
+    pub(super) fn is_optimistic(&self) -> bool {
+        self.optimistic_max.is_some()
+    }
+
     /// Locks a znode once for the whole batch. Returns the state that the batch has given it so
     /// far.
     pub(super) async fn lock(&mut self, path: &str) -> Result<Option<NodeState>, PlanError> {
@@ -153,6 +187,14 @@ impl<'writer> Batch<'writer> {
         if let Some(held) = self.held.get_mut(path) {
             held.planned_by = next;
             return Ok(held.becomes.clone());
+        }
+        if let Some(most) = self.optimistic_max {
+            if self.held.len() >= most {
+                return Err(PlanError::Contended);
+            }
+            let (seen, found) = self.read(path).await?;
+            hold(&mut self.held, path, (Some(seen), found.clone()), next);
+            return Ok(found);
         }
         let found = if self.is_empty() {
             self.locking.lock(&mut self.store, path, &self.lock).await?
@@ -162,8 +204,19 @@ impl<'writer> Batch<'writer> {
                 .await?
                 .ok_or(PlanError::Contended)?
         };
-        hold(&mut self.held, path, found.clone(), next);
+        hold(&mut self.held, path, (None, found.clone()), next);
         Ok(found)
+    }
+
+    /// Reads a znode's row. A known state may be outdated, which the decision's conditions find out.
+    async fn read(&mut self, path: &str) -> Result<(Seen, Option<NodeState>), PlanError> {
+        if let Some(known) = self.known.and_then(|known| known.get(path)) {
+            return Ok((known.0, Some(known.1)));
+        }
+        let seen = Seen::read(&mut self.store, path).await?;
+        let seen = seen.ok_or(PlanError::Contended)?;
+        let found = seen.state()?;
+        Ok((seen, found))
     }
 
     /// Locks znodes for one request in path order, among them those that were waited for since the
@@ -184,14 +237,14 @@ impl<'writer> Batch<'writer> {
         &mut self,
         path: &str,
     ) -> Result<Option<NodeState>, PlanError> {
-        if self.held.contains_key(path) {
+        if self.is_optimistic() || self.held.contains_key(path) {
             return self.lock(path).await;
         }
         let locking = self.locking;
         let next = Some(self.len());
         match locking.try_lock(&mut self.store, path, &self.lock).await? {
             Some(found) => {
-                hold(&mut self.held, path, found.clone(), next);
+                hold(&mut self.held, path, (None, found.clone()), next);
                 Ok(found)
             }
             None if self.is_empty() => {
@@ -211,7 +264,7 @@ impl<'writer> Batch<'writer> {
         self.waited_for.insert(path.to_owned());
         let locking = self.locking;
         let found = locking.lock(&mut self.store, path, &self.lock).await?;
-        hold(&mut self.held, path, found, None);
+        hold(&mut self.held, path, (None, found), None);
         Ok(())
     }
 
@@ -263,11 +316,19 @@ impl<'writer> Batch<'writer> {
     /// Maintains the index of znodes that end by themselves, for a request that is planned to touch
     /// `touched`. New candidates are entered before the decision: a superfluous entry is checked,
     /// but a missing one cannot be found. The entries of deleted candidates are removed after it.
-    pub(super) async fn index_expiring(&mut self, touched: &[Touched]) -> Result<()> {
+    ///
+    /// Only the znode's lock excludes a writer that meanwhile removes the new entry, because the
+    /// znode is no candidate yet. So an optimistic batch leaves such requests to one with locks.
+    pub(super) async fn index_expiring(&mut self, touched: &[Touched]) -> Result<(), PlanError> {
         for Touched { path, becomes, .. } in touched {
             let before = self.held.get(path).and_then(|held| held.becomes.as_ref());
             let before = before.and_then(NodeState::due_ms);
-            match becomes.as_ref().map(NodeState::due_ms) {
+            let after = becomes.as_ref().map(NodeState::due_ms);
+            let is_candidate = before.or(after.flatten()).is_some();
+            if is_candidate && self.is_optimistic() && !self.breaks(Broken::IndexesWithoutLocks) {
+                return Err(PlanError::Contended);
+            }
+            match after {
                 Some(Some(due_ms))
                     if before.is_none_or(|before| due_ms < before)
                         && !self.breaks(Broken::IndexesWhenDecided) =>
@@ -314,7 +375,7 @@ impl<'writer> Batch<'writer> {
             }
         };
         let foreign_ephemerals = self.record_deleted(outcome.as_ref().ok());
-        self.decision.closes |= matches!(outcome, Ok(Effect::Close { .. }));
+        self.closes |= matches!(outcome, Ok(Effect::Close { .. }));
         for touched in &touched {
             let held = self
                 .held
@@ -335,15 +396,9 @@ impl<'writer> Batch<'writer> {
             touched,
             foreign_ephemerals,
         };
-        let touched_len: usize = decided
-            .touched
-            .iter()
-            .map(|touched| 48 + touched.path.len())
-            .sum();
-        let encoded = encode_sized(&decided, 96 + submitted.operation.bytes_len() + touched_len);
-        self.decision.request = self.decision.request.max(submitted.request);
-        self.bytes_len += encoded.len();
-        self.decision.outcomes.push(encoded);
+        self.request = self.request.max(submitted.request);
+        self.bytes_len += size::decided_len(&decided);
+        self.decided.push(decided);
     }
 
     /// Records the ephemerals of the session that an effect deletes. Returns those of other
@@ -375,6 +430,88 @@ impl<'writer> Batch<'writer> {
         foreign_ephemerals
     }
 
+    /// Decides the batch in the session's row, and if it is optimistic also installs its states.
+    pub(super) async fn decide(&mut self, row: &Row) -> Result<Together> {
+        let encoded = |decided| encode_sized(decided, size::decided_len(decided));
+        let decision = Decision {
+            request: self.request,
+            closes: self.closes,
+            outcomes: self.decided.iter().map(encoded).collect(),
+        };
+        self.outcomes.clone_from(&decision.outcomes);
+        if !self.is_optimistic() {
+            let decided = session::decide(&mut self.store, row, decision).await?;
+            return Ok(Together::Row(decided));
+        }
+        let (updates, installed) = self.installed();
+        let decided = session::decide_with(&mut self.store, row, decision, updates).await;
+        let is_done = matches!(&decided, Ok(Together::Row(Transition::Done(_))));
+        self.remember(is_done.then_some(installed));
+        decided
+    }
+
+    /// Whether a transaction may decide and apply the batch. The end of a session has too many parts.
+    pub(super) fn may_be_direct(&self) -> bool {
+        !self.closes
+    }
+
+    /// Decides an optimistic batch and applies it in the same transaction.
+    pub(super) async fn apply_directly(
+        &mut self,
+        distributor: &Distributor,
+        row: &Row,
+    ) -> Result<Directly> {
+        let (updates, installed) = self.installed();
+        let direct = Direct {
+            row,
+            request: self.request,
+            decided: &self.decided,
+            installed: updates,
+            basis: &self.store,
+        };
+        let applied = distributor.apply_directly(direct).await;
+        match &applied {
+            Ok(Directly::Applied(_)) => self.remember(Some(installed)),
+            Ok(Directly::Unfit) => {}
+            Ok(Directly::Conflict) | Err(_) => self.remember(None),
+        }
+        applied
+    }
+
+    /// The updates that install the states of an optimistic batch, if these are as they were read.
+    /// Also returns the installed rows.
+    fn installed(&self) -> (Vec<Update>, Vec<(String, Option<Installed>)>) {
+        let is_halved = self.breaks(Broken::InstallsHalfOfADecision);
+        let mut updates = Vec::with_capacity(self.held.len());
+        let mut installed = Vec::with_capacity(self.held.len());
+        for (place, (path, held)) in self.held.iter().enumerate() {
+            let seen = held.seen.as_ref().expect("an optimistic batch reads");
+            let is_left_out = is_halved && self.held.len() > 2 && place % 2 == 1;
+            if held.is_touched && !is_left_out {
+                let becomes = held.becomes.as_ref();
+                let row = becomes.map_or(Seen::MISSING, Seen::of);
+                updates.push(seen.install(path, &row));
+                installed.push((path.clone(), becomes.map(|state| (row, state.clone()))));
+            } else {
+                updates.push(seen.check(path));
+            }
+        }
+        if self.breaks(Broken::DecidesOnOutdatedStates) {
+            let conditions = updates.iter_mut().map(|update| &mut update.condition);
+            conditions.for_each(|condition| *condition = Condition::Always);
+        }
+        (updates, installed)
+    }
+
+    /// Remembers the rows that it installed. None if it is uncertain what they are like now.
+    fn remember(&self, installed: Option<Vec<(String, Option<Installed>)>>) {
+        match (self.known, installed) {
+            (Some(known), Some(installed)) => known.set(installed),
+            (Some(known), None) => known.forget(self.held.keys()),
+            (None, _) => {}
+        }
+    }
+
     /// Installs the decided states and unlocks. Returns the outcomes to push.
     ///
     /// This also removes the index entries of the session's own deleted ephemerals, because the
@@ -382,6 +519,9 @@ impl<'writer> Batch<'writer> {
     /// sessions once the deletions are applied. A crash before this leaves entries that the
     /// session's end checks and removes.
     pub(super) async fn install(mut self) -> Result<(Vec<Bytes>, TrackedStore)> {
+        if !self.is_optimistic() {
+            self.remember(None);
+        }
         let store = &mut self.store;
         for (create, path) in &self.deleted {
             ephemerals::remove(store, *create, path).await?;
@@ -399,6 +539,9 @@ impl<'writer> Batch<'writer> {
             {
                 expiring::add(store, path, due_ms).await?;
             }
+            if held.seen.is_some() {
+                continue;
+            }
             let is_left_out = is_halved && self.held.len() > 2 && place % 2 == 1;
             if held.is_touched && !is_left_out {
                 node::install(store, path, &self.lock, held.becomes.as_ref()).await?;
@@ -406,7 +549,7 @@ impl<'writer> Batch<'writer> {
                 node::unlock(store, path, &self.lock, held.found.as_ref()).await?;
             }
         }
-        Ok((self.decision.outcomes, self.store))
+        Ok((self.outcomes, self.store))
     }
 
     /// Releases all locks. Nothing was decided under them, and nothing will be.
@@ -418,6 +561,9 @@ impl<'writer> Batch<'writer> {
     /// Releases all locks to take others.
     pub(super) async fn release_all(&mut self) -> Result<()> {
         for (path, held) in std::mem::take(&mut self.held) {
+            if held.seen.is_some() {
+                continue;
+            }
             node::unlock(&mut self.store, &path, &self.lock, held.found.as_ref()).await?;
         }
         Ok(())
@@ -427,41 +573,17 @@ impl<'writer> Batch<'writer> {
 fn hold(
     held: &mut BTreeMap<String, Held>,
     path: &str,
-    found: Option<NodeState>,
+    (seen, found): (Option<Seen>, Option<NodeState>),
     planned_by: Option<usize>,
 ) {
     held.insert(
         path.to_owned(),
         Held {
+            seen,
             becomes: found.clone(),
             found,
             is_touched: false,
             planned_by,
         },
     );
-}
-
-/// Installs requests that were decided together under the same locks, in case their writer died
-/// before it did. Installed states stay unchanged.
-pub(crate) async fn install(store: &mut TrackedStore, together: &[Decided]) -> Result<()> {
-    let Some(first) = together.first() else {
-        return Ok(());
-    };
-    let lock = Lock::of(first.holder());
-    let touched = together.iter().flat_map(|decided| &decided.touched);
-    let last: BTreeMap<&str, &Touched> = touched
-        .map(|touched| (touched.path.as_str(), touched))
-        .collect();
-    for (path, touched) in last {
-        node::install(store, path, &lock, touched.becomes.as_ref()).await?;
-    }
-    Ok(())
-}
-
-pub(crate) async fn install_outbox(store: &mut TrackedStore, row: &Row) -> Result<()> {
-    let decided = row.outbox_decoded()?;
-    for together in decided.chunk_by(|one, next| one.holder() == next.holder()) {
-        install(store, together).await?;
-    }
-    Ok(())
 }

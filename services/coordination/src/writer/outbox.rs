@@ -8,8 +8,11 @@
 use bytes::Bytes;
 use ports::{ErrorKind, Queue, Result};
 
-use super::install_outbox;
-use crate::{dependency::TrackedStore, queue_names, storage::session::Row};
+use crate::{
+    dependency::TrackedStore,
+    queue_names,
+    storage::{decided::install_outbox, session::Row},
+};
 
 /// Installs and pushes a row's whole outbox.
 pub(crate) async fn finish(store: &mut TrackedStore, queue: &dyn Queue, row: &Row) -> Result<()> {

@@ -58,6 +58,10 @@ async fn remove_expired(
     asked: Asked<'_>,
     batch: &mut Batch<'_>,
 ) -> Plan {
+    if batch.is_optimistic() && !batch.breaks(Broken::IndexesWithoutLocks) {
+        // It may remove an entry of the index for a state that no decision checks.
+        return Err(PlanError::Contended);
+    }
     let mut view = View {
         batch,
         earlier: None,

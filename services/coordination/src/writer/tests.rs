@@ -3,6 +3,7 @@
 mod endings;
 mod expiring;
 mod multis;
+mod one_transaction;
 mod redelivery;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -12,7 +13,7 @@ use simulated::Options;
 
 use super::*;
 use crate::{
-    config::Config,
+    config::{Config, LockOptions},
     model::Lifetime,
     records::{Holder, UpdateId},
     storage::node::{self, Lock},
@@ -26,20 +27,16 @@ async fn fixture() -> Arc<Fixture> {
     fixture_without(None).await
 }
 
-/// A fixture in which one rule is dropped.
+/// A fixture in which one rule is dropped. Its writers always take locks.
 async fn fixture_without(broken: Option<Broken>) -> Arc<Fixture> {
     let mut options = Options::default();
     options.key_value.item_bytes_max = ITEM_BYTES_MAX;
-    Arc::new(
-        Fixture::new(
-            options,
-            Config {
-                mutant: broken.into(),
-                ..Config::default()
-            },
-        )
-        .await,
-    )
+    let config = Config {
+        locks: LockOptions::locking(),
+        mutant: broken.into(),
+        ..Config::default()
+    };
+    Arc::new(Fixture::new(options, config).await)
 }
 
 /// Has a writer handle the requests of a session.

@@ -96,9 +96,8 @@ impl Batch<'_> {
     /// Locks a level. Does not wait for it while the batch holds other requests' locks.
     async fn lock_level(&mut self, path: &str) -> Result<Level, PlanError> {
         let next = Some(self.len());
-        let is_there = if let Some(held) = self.held.get_mut(path) {
-            held.planned_by = next;
-            held.becomes.is_some()
+        let is_there = if self.is_optimistic() || self.held.contains_key(path) {
+            self.lock(path).await?.is_some()
         } else {
             match self
                 .locking
@@ -107,7 +106,7 @@ impl Batch<'_> {
             {
                 Some(found) => {
                     let is_there = found.is_some();
-                    hold(&mut self.held, path, found, next);
+                    hold(&mut self.held, path, (None, found), next);
                     is_there
                 }
                 None if self.is_empty() => {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::Batch;
 use crate::{
     path,
-    records::{Effect, NodeState, Touched},
+    records::{Decided, Effect, NodeState, Touched},
 };
 
 /// What a state or an answer takes beside its path and ACL, in bytes.
@@ -74,6 +74,12 @@ impl Batch<'_> {
         let held = held.map_or(0, |held| len(&held.found).max(len(&held.becomes)));
         held.max(acls.get(path).copied().unwrap_or_default())
     }
+}
+
+/// The encoded length of an outcome.
+pub(super) fn decided_len(decided: &Decided) -> usize {
+    let effect = decided.outcome.as_ref().map_or(0, effect_len);
+    FIXED_BYTES + effect + touched_len(&decided.touched)
 }
 
 fn touched_len(touched: &[Touched]) -> usize {

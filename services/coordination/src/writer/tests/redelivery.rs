@@ -12,7 +12,7 @@ use super::*;
 use crate::queue_names;
 
 /// The same messages on their second delivery.
-fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
+pub(super) fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
     for delivery in &mut asked {
         delivery.handle.attempt += 1;
     }

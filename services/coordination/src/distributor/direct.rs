@@ -1,0 +1,176 @@
+//! Deciding, numbering and applying in one transaction.
+//!
+//! One process may be the only one on a store whose transactions reach all its items. Then the
+//! stages of the pipeline gain nothing from being separate: a queue between them, an outbox and two
+//! more writes per request. Here a writer hands its planned requests over, and one transaction holds
+//! the decision in the session's row, the installed states, the slot of the log, the cursor and the
+//! znodes. It is made completely or not at all, so nothing of it has to be found and finished later.
+//!
+//! Requests that do not fit take the way of all others: through the outbox and the queue. Requests
+//! that must follow one on that way (rule C-3) have it applied first.
+//!
+//! Only the announcement of the slot is a step of its own. If its instance dies before it, the
+//! request's message is delivered again, and [`Distributor::announce_again`] takes the log over,
+//! which announces the last slot.
+
+use bytes::Bytes;
+use ports::{Result, Update};
+
+use super::{
+    Distributor, SLOT_PATHS_PART, Step, WarmState,
+    numbering::{self, Numbered},
+    order, still_valid, trim,
+};
+use crate::{
+    broken::Broken,
+    dependency::TrackedStore,
+    model::SessionId,
+    records::{Decided, encode},
+    storage::{
+        decided::install_outbox,
+        session::{self, Row},
+        user_store,
+    },
+};
+
+/// Planned requests of one session.
+#[derive(Debug)]
+pub(crate) struct Direct<'plan> {
+    /// The row as the writer took it over.
+    pub(crate) row: &'plan Row,
+    /// The number of the last of them.
+    pub(crate) request: u64,
+    pub(crate) decided: &'plan [Decided],
+    /// The updates that install their states, on the condition that these are as they were planned
+    /// from.
+    pub(crate) installed: Vec<Update>,
+    /// The store with everything that the plan is based on.
+    pub(crate) basis: &'plan TrackedStore,
+}
+
+/// What became of them.
+#[derive(Debug)]
+pub(crate) enum Directly {
+    /// They are decided and applied. The session's row after it.
+    Applied(Row),
+    /// Nothing was done, because something has changed since the plan.
+    Conflict,
+    /// Nothing was done, because they must take the other way.
+    Unfit,
+}
+
+impl Distributor {
+    /// Decides, numbers and applies requests in one transaction, and announces them.
+    pub(crate) async fn apply_directly(&self, direct: Direct<'_>) -> Result<Directly> {
+        if !self.fits(direct.decided) {
+            return Ok(Directly::Unfit);
+        }
+        let mut guard = self.warm.lock().await;
+        // Taken out, as in `handle_messages`.
+        let mut warm = match guard.take().and_then(still_valid) {
+            Some(warm) => warm,
+            None => self.take_over().await?,
+        };
+        if !self.env.breaks(Broken::IgnoresPredecessors) {
+            for session in order::behind(&mut warm.system, &mut warm.applied, &direct).await? {
+                warm = self.catch_up(warm, session).await?;
+            }
+        }
+        let applied = self.transact(&mut warm, direct).await?;
+        if !matches!(applied, Directly::Applied(_)) {
+            // They may count requests that were numbered in vain.
+            warm.quotas = None;
+        }
+        *guard = Some(warm);
+        Ok(applied)
+    }
+
+    /// Numbers and applies the decided requests of a session whose messages have not arrived yet. Their
+    /// writer may have died before it installed them.
+    async fn catch_up(&self, mut warm: WarmState, session: SessionId) -> Result<WarmState> {
+        let Some(row) = session::get(&mut warm.system, session).await? else {
+            return Ok(warm);
+        };
+        install_outbox(&mut warm.system, &row).await?;
+        Ok(self.process(warm, row.outbox_decoded()?).await?)
+    }
+
+    /// Announces the last slot again, unless the instance that wrote it still works and has done so.
+    pub(crate) async fn announce_again(&self) -> Result<()> {
+        let mut guard = self.warm.lock().await;
+        if guard.is_none() {
+            *guard = Some(self.take_over().await?);
+        }
+        Ok(())
+    }
+
+    /// Whether requests fit into one slot, and need no object.
+    fn fits(&self, decided: &[Decided]) -> bool {
+        let paths_max = self.slot_bytes_max() / SLOT_PATHS_PART;
+        let in_objects = |decided: &Decided| {
+            let mut written = decided.written().into_iter();
+            let belongs = written.any(|written| self.region.belongs_in_object(written.data));
+            belongs || !decided.temporaries.is_empty()
+        };
+        !decided.iter().any(in_objects) && numbering::slot_len(decided, paths_max) == decided.len()
+    }
+
+    async fn transact(&self, warm: &mut WarmState, direct: Direct<'_>) -> Result<Directly> {
+        let Direct {
+            row,
+            request,
+            decided,
+            installed,
+            basis,
+        } = direct;
+        let numbered = self.numbered(warm, decided).await?;
+        let after = row.after_applied(decided.len(), request);
+        let step = warm.step(
+            warm.writer.next(),
+            warm.writer.epoch(),
+            numbered.slot.last(),
+        );
+        let Numbered {
+            slot,
+            changes,
+            garbage,
+            growth,
+        } = &numbered;
+        let mut updates = user_store::applying_at_once(step, changes, garbage, *growth)?;
+        let items_max = self.env.parts.system.limits().transact_items_max;
+        let items = 2 + installed.len() + updates.len();
+        if slot.entries.len() < decided.len() || items > items_max || !garbage.is_empty() {
+            return Ok(Directly::Unfit);
+        }
+        updates.extend(installed);
+        updates.push(session::decision_applied(row, &after).depends_on(basis.point()));
+        warm.system.observe_now()?;
+        warm.writer.depend_on(warm.system.point()).await?;
+        let slot = encode(slot);
+        let Some((_, point)) = warm.writer.append_with(slot.clone(), updates).await? else {
+            return Ok(Directly::Conflict);
+        };
+        warm.system.observe(point)?;
+        warm.items.observe(point)?;
+        warm.applied.advance(row.session, after.sequence);
+        self.finish(warm, step, slot, (decided, numbered)).await?;
+        Ok(Directly::Applied(after))
+    }
+
+    /// The steps after a slot is applied.
+    async fn finish(
+        &self,
+        warm: &mut WarmState,
+        step: Step,
+        slot: Bytes,
+        (decided, numbered): (&[Decided], Numbered),
+    ) -> Result<()> {
+        self.announce(warm, step, slot).await?;
+        self.remove_index_entries(decided, &warm.system).await;
+        for (path, node) in numbered.changes {
+            warm.nodes.set(&path, node);
+        }
+        warm.advance(step);
+        trim(warm).await
+    }
+}

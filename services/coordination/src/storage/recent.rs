@@ -1,0 +1,79 @@
+//! Znodes that this process wrote last, so that one that is written again need not be read again.
+//!
+//! An entry is only a guess: another process may have changed the row, or the store may have lost
+//! it. Its reader checks it with a condition of its write, or knows that it is the only writer.
+
+use foldhash::fast::FixedState;
+use quick_cache::{
+    Weighter,
+    unsync::{Cache, DefaultLifecycle},
+};
+
+/// The memory of an entry beside its path and its value's own bytes, in bytes.
+const ENTRY_BYTES: usize = 256;
+
+/// The typical length of an entry, which only sizes the tables at the start.
+const ENTRY_BYTES_TYPICAL: u64 = 1 << 10;
+
+/// The hash is the same in every run, so that a seed reproduces what is kept.
+const HASH: u64 = 0x6c61_6e64_6661_7374;
+
+/// The most recent values of znodes by path, within a number of bytes.
+#[derive(Debug)]
+pub struct Recent<V> {
+    cache: Cache<String, V, Weight<V>, FixedState>,
+}
+
+/// The length of a value on the heap, in bytes.
+#[derive(Debug, Clone)]
+struct Weight<V>(fn(&V) -> usize);
+
+impl<V> Weighter<String, V> for Weight<V> {
+    fn weight(&self, path: &String, value: &V) -> u64 {
+        (ENTRY_BYTES + path.len() + (self.0)(value)) as u64
+    }
+}
+
+impl<V: Clone> Recent<V> {
+    /// Keeps values of `bytes_max` together, each as long as `weight` says.
+    pub fn new(bytes_max: u64, weight: fn(&V) -> usize) -> Self {
+        let items = (bytes_max / ENTRY_BYTES_TYPICAL) as usize;
+        let hash = FixedState::with_seed(HASH);
+        let lifecycle = DefaultLifecycle::default();
+        Self {
+            cache: Cache::with(items, bytes_max, Weight(weight), hash, lifecycle),
+        }
+    }
+
+    /// The value of `path`, if it is kept.
+    pub fn get(&self, path: &str) -> Option<V> {
+        self.cache.get(path).cloned()
+    }
+
+    /// Keeps the new value of `path`. None if it was deleted.
+    pub fn set(&mut self, path: &str, value: Option<V>) {
+        match value {
+            Some(value) => self.cache.insert(path.to_owned(), value),
+            None => {
+                self.cache.remove(path);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_what_is_kept_are_bounded() {
+        let mut recent = Recent::new(64 << 10, |value: &Vec<u8>| value.len());
+        for number in 0..1000 {
+            recent.set(&format!("/{number}"), Some(vec![0; 1024]));
+        }
+        assert!(recent.cache.weight() <= 64 << 10);
+        assert!(recent.cache.len() > 16);
+        recent.set("/999", None);
+        assert_eq!(recent.get("/999"), None);
+    }
+}
