@@ -150,7 +150,10 @@ fn taking_the_log_for_applied_is_caught() {
 #[test]
 fn announcing_direct_slots_once_is_caught() {
     let mut scenario = everything_in(FaultProfile::Stormy).without(Broken::AnnouncesOnce);
-    (scenario.config.locks.is_optimistic, scenario.config.applies_directly) = (true, true);
+    (
+        scenario.config.locks.is_optimistic,
+        scenario.config.applies_directly,
+    ) = (true, true);
     scenario.is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
