@@ -73,7 +73,7 @@ impl Default for Scenario {
     fn default() -> Self {
         let locks = coordination::config::LockOptions {
             wait_min: Duration::from_millis(2),
-            ..Default::default()
+            ..coordination::config::LockOptions::locking()
         };
         Self {
             clients: 3,
@@ -131,10 +131,26 @@ impl Scenario {
         simulated::run(self.clone().play(seed))
     }
 
+    /// How writers decide: under locks, in one transaction, or in one that also applies. The seed
+    /// chooses. A mutant's scenario takes locks unless its own settings say otherwise, because most
+    /// rules are about the separate steps. Requests are applied directly only where one process
+    /// uses the store.
+    fn decides(&self, seed: u64) -> (Config, usize) {
+        let (mut config, mut machines) = (self.config.clone(), self.machines);
+        if !config.mutant.is_any() {
+            config.locks.is_optimistic = seed % 3 > 0;
+            config.applies_directly = seed % 3 == 2;
+        }
+        if config.applies_directly {
+            machines = 1;
+        }
+        (config, machines)
+    }
+
     async fn play(self, seed: u64) -> Outcome {
         let world = World::with_options(seed, self.cloud.clone());
-        let cluster =
-            Cluster::start_on(&world, self.config.clone(), self.machines, self.instances).await;
+        let (config, machines) = self.decides(seed);
+        let cluster = Cluster::start_on(&world, config, machines, self.instances).await;
         let mut rng = Rng::with_seed(seed);
         self.fault_profile.strike(&world);
         let plans: Vec<(Plan, Rng)> = (0..self.clients)

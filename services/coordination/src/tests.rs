@@ -73,6 +73,18 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
+    /// The same world, with processes that apply nothing directly.
+    pub(crate) fn with_queue(&self) -> Self {
+        Self {
+            world: self.world.clone(),
+            config: Config {
+                applies_directly: false,
+                ..self.config.clone()
+            },
+            announcements: self.announcements.clone(),
+        }
+    }
+
     /// A world that simulates a cloud with `options`.
     pub(crate) async fn new(options: Options, config: Config) -> Self {
         let (world, announcements) = (

@@ -146,6 +146,25 @@ fn taking_the_log_for_applied_is_caught() {
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
+/// C-4, broken: an entry that was applied with its decision is never announced.
+#[test]
+fn announcing_direct_slots_once_is_caught() {
+    let mut scenario = everything_in(FaultProfile::Stormy).without(Broken::AnnouncesOnce);
+    (
+        scenario.config.locks.is_optimistic,
+        scenario.config.applies_directly,
+    ) = (true, true);
+    scenario.is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+/// C-1, broken, without locks.
+#[test]
+fn deciding_on_outdated_states_is_caught() {
+    let mut scenario = everything_in(FaultProfile::Slow).without(Broken::DecidesOnOutdatedStates);
+    scenario.config.locks.is_optimistic = true;
+    scenario.is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
 /// C-4, broken.
 #[test]
 fn answering_before_applying_is_caught() {

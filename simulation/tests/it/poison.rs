@@ -12,6 +12,7 @@ use std::{
 use coordination::{
     Client, Config, Error, Parts,
     broken::Broken,
+    config::LockOptions,
     model::{Connect, Lifetime, Output, Request, Response, Zxid},
 };
 use ports::{Key, Update, key_value::Action};
@@ -150,6 +151,8 @@ async fn deadly(broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Err
     });
     let config = Config {
         mutant: broken.into(),
+        // The update that kills is the lock.
+        locks: LockOptions::locking(),
         session_timeout_max: 2 * MANY_DEATHS,
         ..Config::default()
     };

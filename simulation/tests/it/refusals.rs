@@ -8,6 +8,7 @@ use std::{
 use coordination::{
     Client, Config, Error, Parts,
     broken::Broken,
+    config::LockOptions,
     model::{Lifetime, Output, Request, Zxid},
 };
 use ports::{
@@ -144,6 +145,7 @@ async fn refused_and_made(broken: Option<Broken>) -> (Zxid, Zxid) {
         parts,
         Config {
             mutant: broken.into(),
+            locks: LockOptions::locking(),
             ..Config::default()
         },
     )

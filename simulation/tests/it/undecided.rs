@@ -11,6 +11,7 @@ use std::{
 use coordination::{
     Config, Error, Parts,
     broken::Broken,
+    config::LockOptions,
     model::{Lifetime, Request, Response},
 };
 use ports::{
@@ -147,6 +148,11 @@ async fn held_up(what: What, broken: Option<Broken>) -> Vec<Result<Response, Err
     );
     let config = Config {
         mutant: broken.into(),
+        locks: LockOptions {
+            // The fault is in the single write that decides under locks.
+            is_optimistic: what != What::Decisions,
+            ..LockOptions::default()
+        },
         ..Config::default()
     };
     let service = started_with(&world, parts_of(&world, what, &is_away), config).await;

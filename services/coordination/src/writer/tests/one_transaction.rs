@@ -63,7 +63,7 @@ impl Process {
     async fn with_a(fixture: &Fixture) -> Self {
         let (process, session) = (Self::start(fixture), fixture.open(9).await);
         let made = vec![create("/a", Lifetime::Persistent)];
-        fixture.decided(session, made).await;
+        fixture.with_queue().decided(session, made).await;
         process.distribute(fixture, session).await;
         process
     }
@@ -212,7 +212,7 @@ fn updates_with_conflict_at(mode: Mode, broken: Option<Broken>, number: usize) -
         // Now its process knows the znode.
         process.write(&fixture, session, vec![set("/a", "0")]).await;
         process.distribute(&fixture, session).await;
-        let (calls, on_fixture) = (AtomicUsize::new(0), fixture.clone());
+        let (calls, on_fixture) = (AtomicUsize::new(0), fixture.with_queue());
         let is_meant = move |_: &Call<'_>| calls.fetch_add(1, Ordering::SeqCst) == number;
         process.store.once(Side::Before, is_meant, async move {
             on_fixture.decided(other, vec![set("/a", "2")]).await;
@@ -260,7 +260,10 @@ fn order_behind_the_queue(broken: Option<Broken>) -> Vec<SessionId> {
         let fixture = fixture_of(Mode::Applies, broken, ITEMS_MAX).await;
         let process = Process::with_a(&fixture).await;
         let (session, other) = (fixture.open(1).await, fixture.open(2).await);
-        fixture.decided(other, vec![set("/a", "1")]).await;
+        fixture
+            .with_queue()
+            .decided(other, vec![set("/a", "1")])
+            .await;
         for data in ["2", "3"] {
             process
                 .write(&fixture, session, vec![set("/a", data)])
