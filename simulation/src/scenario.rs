@@ -138,7 +138,7 @@ impl Scenario {
     fn decides(&self, seed: u64) -> (Config, usize) {
         let (mut config, mut machines) = (self.config.clone(), self.machines);
         if !config.mutant.is_any() {
-            config.locks.is_optimistic = seed % 3 > 0;
+            config.locks.is_optimistic = !seed.is_multiple_of(3);
             config.applies_directly = seed % 3 == 2;
         }
         if config.applies_directly {

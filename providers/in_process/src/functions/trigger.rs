@@ -107,27 +107,18 @@ pub(super) async fn run(
         async move {
             let load = Load::default();
             let serving = serve(&registry, &trigger, kind, &stop, &load);
-            Watched::new(place, &load, serving).await
+            Watched::new(place, &load, serving).await;
         }
     };
-    let mut place = Place::Here;
     while !stop.is_stopped() {
-        let elsewhere = match place {
-            Place::Here => None,
-            Place::Elsewhere => registry.busy_thread.run(serve(place)),
-        };
-        match elsewhere {
-            Some(elsewhere) => {
-                if elsewhere.await.is_err() {
-                    // The thread is being stopped.
-                    return;
-                }
-                place = Place::Here;
-            }
-            None => {
-                serve(Place::Here).await;
-                place = Place::Elsewhere;
-            }
+        serve(Place::Here).await;
+        let is_over = stop.is_stopped();
+        let elsewhere = (!is_over).then(|| registry.busy_thread.run(serve(Place::Elsewhere)));
+        if let Some(Some(elsewhere)) = elsewhere
+            && elsewhere.await.is_err()
+        {
+            // The thread is being stopped.
+            return;
         }
     }
 }
