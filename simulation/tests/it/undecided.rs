@@ -42,7 +42,7 @@ const REQUESTS: usize = 12;
 const AWAY_FOR: Duration = Duration::from_secs(25);
 
 /// The component that is away.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     /// The user store of a region: decisions are not applied, and the row of their session fills
     /// up.
