@@ -96,7 +96,7 @@ impl Provider {
             objects: store.objects(),
             memory_rows: store.key_value_with_reserve(),
             memory_objects: store.objects(),
-            functions: Arc::new(Functions::new(store.queue())),
+            functions: Arc::new(Functions::with_busy_thread(store.queue())),
             store: Opened::Embedded(store),
         }
     }

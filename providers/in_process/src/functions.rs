@@ -2,7 +2,7 @@
 //!
 //! An invocation runs in the caller's task. Each queue trigger and each timer is one task
 //! ([`trigger`], [`timer`]). A trigger drives all its invocations itself, one per message group. A
-//! busy trigger has a thread beside those of the program ([`busy_thread`]).
+//! busy trigger may have a thread beside those of the program ([`busy_thread`]).
 //! Each function has an event queue with a trigger, through which
 //! [`Functions::send`](ports::Functions::send) delivers, so that events survive a crash (N2).
 //!
@@ -71,7 +71,8 @@ struct Inner {
     definitions: Mutex<HashMap<String, Arc<Definition>>>,
     triggers: Mutex<Triggers>,
     timers: Mutex<Timers>,
-    busy_thread: BusyThread,
+    /// None if busy triggers stay among the tasks of the program.
+    busy_thread: Option<BusyThread>,
     /// Tasks that check whether a function has events of an earlier start, one for each function.
     event_checks: Mutex<JoinSet<()>>,
     /// A random number. With the event's number it gives each event its own message group among all
@@ -93,7 +94,16 @@ impl Functions {
     /// Functions over a queue that ends with this process. A message stays hidden for as long as
     /// its function may run.
     pub fn new(queue: SharedQueue) -> Self {
-        Self::with_visibility(queue, Visibility::BeyondTimeout, &SystemEntropy::default())
+        let entropy = SystemEntropy::default();
+        Self::with(queue, Visibility::BeyondTimeout, &entropy, None)
+    }
+
+    /// As [`Functions::new`], with a thread for triggers that keep the program's runtime busy. The
+    /// thread has a runtime and a time of its own, so tests in virtual time use [`Functions::new`].
+    pub fn with_busy_thread(queue: SharedQueue) -> Self {
+        let thread = Some(BusyThread::default());
+        let entropy = SystemEntropy::default();
+        Self::with(queue, Visibility::BeyondTimeout, &entropy, thread)
     }
 
     /// Functions over a queue from which other processes receive too, at the latest after this one
@@ -101,10 +111,15 @@ impl Functions {
     /// Another process receives them `hidden` after the last extension. `entropy` keeps the message
     /// groups of different processes apart.
     pub fn over_shared_queue(queue: SharedQueue, hidden: Duration, entropy: &dyn Entropy) -> Self {
-        Self::with_visibility(queue, Visibility::Extended(hidden), entropy)
+        Self::with(queue, Visibility::Extended(hidden), entropy, None)
     }
 
-    fn with_visibility(queue: SharedQueue, visibility: Visibility, entropy: &dyn Entropy) -> Self {
+    fn with(
+        queue: SharedQueue,
+        visibility: Visibility,
+        entropy: &dyn Entropy,
+        busy_thread: Option<BusyThread>,
+    ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 queue,
@@ -112,7 +127,7 @@ impl Functions {
                 definitions: Mutex::default(),
                 triggers: Mutex::default(),
                 timers: Mutex::default(),
-                busy_thread: BusyThread::default(),
+                busy_thread,
                 event_checks: Mutex::default(),
                 origin: entropy.next_u64(),
                 events: AtomicU64::new(0),

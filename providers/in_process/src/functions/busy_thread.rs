@@ -44,12 +44,16 @@ impl BusyThread {
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<Elsewhere<T>> {
         let runtime = self.0.get_or_init(|| {
-            thread::available_parallelism().ok().filter(|cores| cores.get() > 1)?;
+            thread::available_parallelism()
+                .ok()
+                .filter(|cores| cores.get() > 1)?;
             let mut builder = Builder::new_multi_thread();
             builder.worker_threads(1).thread_name("functions");
             let runtime = builder.enable_all().build();
             runtime
-                .inspect_err(|error| tracing::warn!(%error, "functions share the threads of connections"))
+                .inspect_err(
+                    |error| tracing::warn!(%error, "functions share the threads of connections"),
+                )
                 .ok()
         });
         Some(Elsewhere(runtime.as_ref()?.spawn(work)))

@@ -102,7 +102,10 @@ pub(super) async fn run(
     kind: MessageKind,
     stop: Arc<Stop>,
 ) {
-    let serve = |place| {
+    let Some(thread) = &registry.busy_thread else {
+        return serve(&registry, &trigger, kind, &stop, &Load::default()).await;
+    };
+    let watched = |place| {
         let (registry, trigger, stop) = (registry.clone(), trigger.clone(), stop.clone());
         async move {
             let load = Load::default();
@@ -110,11 +113,12 @@ pub(super) async fn run(
             Watched::new(place, &load, serving).await;
         }
     };
-    while !stop.is_stopped() {
-        serve(Place::Here).await;
-        let is_over = stop.is_stopped();
-        let elsewhere = (!is_over).then(|| registry.busy_thread.run(serve(Place::Elsewhere)));
-        if let Some(Some(elsewhere)) = elsewhere
+    loop {
+        watched(Place::Here).await;
+        if stop.is_stopped() {
+            return;
+        }
+        if let Some(elsewhere) = thread.run(watched(Place::Elsewhere))
             && elsewhere.await.is_err()
         {
             // The thread is being stopped.
