@@ -64,7 +64,7 @@ use crate::{
 };
 
 /// The most requests in one decision. More would save little and delay the distributor.
-const BATCH_REQUESTS_MAX: usize = 64;
+const BATCH_REQUESTS_MAX: usize = 32;
 
 /// The outcomes of one decision take at most the largest item divided by this, because the row
 /// holds a few such batches.
