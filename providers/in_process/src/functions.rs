@@ -100,8 +100,11 @@ impl Functions {
 
     /// As [`Functions::new`], with a thread for triggers that keep the program's runtime busy. The
     /// thread has a runtime and a time of its own, so tests in virtual time use [`Functions::new`].
+    ///
+    /// # Panics
+    /// Outside of the program's runtime.
     pub fn with_busy_thread(queue: SharedQueue) -> Self {
-        let thread = Some(BusyThread::default());
+        let thread = Some(BusyThread::new());
         let entropy = SystemEntropy::default();
         Self::with(queue, Visibility::BeyondTimeout, &entropy, thread)
     }
@@ -233,6 +236,14 @@ impl Inner {
         Ok(receipt)
     }
 
+    /// Spawns a task of the program. A function may arm a trigger from the thread for busy ones.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match &self.busy_thread {
+            Some(thread) => thread.spawn_in_program(task),
+            None => drop(tokio::spawn(task)),
+        }
+    }
+
     fn arm(self: &Arc<Self>, trigger: QueueTrigger, kind: MessageKind) {
         let mut triggers = self.triggers.lock();
         if triggers.is_stopped {
@@ -246,12 +257,8 @@ impl Inner {
             earlier.stop();
         }
         let stop = Arc::new(Stop::default());
-        tokio::spawn(trigger::run(
-            Arc::clone(self),
-            trigger.clone(),
-            kind,
-            Arc::clone(&stop),
-        ));
+        let (inner, armed, stopped) = (Arc::clone(self), trigger.clone(), Arc::clone(&stop));
+        self.spawn(trigger::run(inner, armed, kind, stopped));
         triggers
             .armed
             .insert(trigger.queue.clone(), (trigger, stop));
@@ -328,11 +335,9 @@ impl ports::Functions for Functions {
         }
         if let Some(timer) = self.inner.timers.lock().arm(function, period) {
             let (inner, name) = (Arc::clone(&self.inner), function.to_owned());
-            tokio::spawn(timer::run(
-                timer,
-                move || inner.registered(&name),
-                function.to_owned(),
-            ));
+            let known = move || inner.registered(&name);
+            self.inner
+                .spawn(timer::run(timer, known, function.to_owned()));
         }
         Ok(())
     }

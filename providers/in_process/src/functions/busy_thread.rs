@@ -5,13 +5,14 @@
 //! on another core. So a trigger that takes more than [`BUSY_PART`] of a thread's time moves to the
 //! thread here, and one that takes less than [`CALM_PART`] returns.
 //!
-//! A trigger moves only between two batches.
+//! A trigger moves only between two batches, and only one is there at a time: two of them would each
+//! take the other's time. Everything else that functions start belongs to the program's runtime.
 
 use std::{
     future::Future,
     pin::Pin,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
@@ -20,7 +21,7 @@ use std::{
 };
 
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::{Builder, Handle, Runtime},
     task::{JoinError, JoinHandle},
 };
 
@@ -32,37 +33,71 @@ const CALM_WINDOW: Duration = Duration::from_millis(50);
 const BUSY_PART: u32 = 40;
 const CALM_PART: u32 = 30;
 
-/// The runtime with the one thread, made when the first trigger needs it.
-#[derive(Debug, Default)]
-pub(super) struct BusyThread(OnceLock<Option<Runtime>>);
+/// The thread for a busy trigger, and the program's runtime.
+#[derive(Debug)]
+pub(super) struct BusyThread {
+    /// Made when the first trigger needs it.
+    runtime: OnceLock<Option<Runtime>>,
+    is_taken: Arc<AtomicBool>,
+    program: Handle,
+}
+
+/// A trigger's right to the thread.
+struct Taken(Arc<AtomicBool>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
 
 impl BusyThread {
-    /// Runs `work` on the thread. None if there is no core or no thread for it. Dropping the result
-    /// stops the work.
-    pub(super) fn run<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Option<Elsewhere<T>> {
-        let runtime = self.0.get_or_init(|| {
-            thread::available_parallelism()
-                .ok()
-                .filter(|cores| cores.get() > 1)?;
+    /// # Panics
+    /// Outside of the program's runtime.
+    pub(super) fn new() -> Self {
+        Self {
+            runtime: OnceLock::new(),
+            is_taken: Arc::default(),
+            program: Handle::current(),
+        }
+    }
+
+    /// Runs `work` among the tasks of the program, also if the caller is on this thread.
+    pub(super) fn spawn_in_program(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.program.spawn(work);
+    }
+
+    /// Runs `work` on the thread. None if another trigger has it, or if there is no core or no thread
+    /// for it. Dropping the result stops the work.
+    pub(super) fn run(&self, work: impl Future<Output = ()> + Send + 'static) -> Option<Elsewhere> {
+        if self.is_taken.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let taken = Taken(Arc::clone(&self.is_taken));
+        let runtime = self.runtime.get_or_init(|| {
+            let cores = thread::available_parallelism().ok()?;
+            if cores.get() == 1 {
+                return None;
+            }
             let mut builder = Builder::new_multi_thread();
             builder.worker_threads(1).thread_name("functions");
             let runtime = builder.enable_all().build();
             runtime
-                .inspect_err(
-                    |error| tracing::warn!(%error, "functions share the threads of connections"),
-                )
+                .inspect_err(|error| {
+                    tracing::warn!(%error, "functions share the threads of connections");
+                })
                 .ok()
         });
-        Some(Elsewhere(runtime.as_ref()?.spawn(work)))
+        Some(Elsewhere(runtime.as_ref()?.spawn(async move {
+            work.await;
+            drop(taken);
+        })))
     }
 }
 
 impl Drop for BusyThread {
     fn drop(&mut self) {
-        if let Some(Some(runtime)) = self.0.take() {
+        if let Some(Some(runtime)) = self.runtime.take() {
             // A runtime may not be dropped within another, because that would wait for its thread.
             runtime.shutdown_background();
         }
@@ -70,17 +105,17 @@ impl Drop for BusyThread {
 }
 
 /// Work on the other thread.
-pub(super) struct Elsewhere<T>(JoinHandle<T>);
+pub(super) struct Elsewhere(JoinHandle<()>);
 
-impl<T> Future for Elsewhere<T> {
-    type Output = Result<T, JoinError>;
+impl Future for Elsewhere {
+    type Output = Result<(), JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)
     }
 }
 
-impl<T> Drop for Elsewhere<T> {
+impl Drop for Elsewhere {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -105,43 +140,51 @@ impl Load {
     }
 }
 
-/// A future that measures the part of the time that it takes.
-pub(super) struct Watched<'load, F> {
-    inner: Pin<Box<F>>,
+/// The part of a thread's time that a trigger takes.
+#[derive(Debug)]
+struct Share {
     place: Place,
-    load: &'load Load,
     since: Instant,
     busy: Duration,
 }
 
+impl Share {
+    /// Adds a turn of the trigger. At the end of a window, answers whether the trigger should move.
+    fn add(&mut self, begun: Instant, ended: Instant) -> Option<bool> {
+        self.busy += ended - begun;
+        let (window, part) = match self.place {
+            Place::Here => (BUSY_WINDOW, BUSY_PART),
+            Place::Elsewhere => (CALM_WINDOW, CALM_PART),
+        };
+        let elapsed = ended - self.since;
+        if elapsed < window {
+            return None;
+        }
+        let is_busy = self.busy * 100 > elapsed * part;
+        (self.since, self.busy) = (ended, Duration::ZERO);
+        Some(is_busy == (self.place == Place::Here))
+    }
+}
+
+/// A future whose share is watched.
+pub(super) struct Watched<'load, F> {
+    inner: Pin<Box<F>>,
+    share: Share,
+    load: &'load Load,
+}
+
 impl<'load, F: Future> Watched<'load, F> {
     pub(super) fn new(place: Place, load: &'load Load, inner: F) -> Self {
-        Self {
-            inner: Box::pin(inner),
+        let share = Share {
             place,
-            load,
             since: Instant::now(),
             busy: Duration::ZERO,
-        }
-    }
-
-    fn account(&mut self, begun: Instant) {
-        let now = Instant::now();
-        self.busy += now - begun;
-        let window = match self.place {
-            Place::Here => BUSY_WINDOW,
-            Place::Elsewhere => CALM_WINDOW,
         };
-        let elapsed = now - self.since;
-        if elapsed < window {
-            return;
+        Self {
+            inner: Box::pin(inner),
+            share,
+            load,
         }
-        let should_move = match self.place {
-            Place::Here => self.busy * 100 > elapsed * BUSY_PART,
-            Place::Elsewhere => self.busy * 100 < elapsed * CALM_PART,
-        };
-        self.load.0.store(should_move, Ordering::Relaxed);
-        (self.since, self.busy) = (now, Duration::ZERO);
     }
 }
 
@@ -151,7 +194,36 @@ impl<F: Future> Future for Watched<'_, F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let begun = Instant::now();
         let polled = self.inner.as_mut().poll(context);
-        self.account(begun);
+        if let Some(should_move) = self.share.add(begun, Instant::now()) {
+            self.load.0.store(should_move, Ordering::Relaxed);
+        }
         polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a trigger moves that takes `percent` of the time, in turns of a millisecond.
+    fn moves(place: Place, percent: u32) -> bool {
+        let (since, turn) = (Instant::now(), Duration::from_millis(1));
+        let mut share = Share {
+            place,
+            since,
+            busy: Duration::ZERO,
+        };
+        let idle = turn * (100 - percent) / 100;
+        let mut begins = (0..).map(|number| since + turn * number + idle);
+        let moves = begins.find_map(|begun| share.add(begun, begun + turn * percent / 100));
+        moves.expect("the window ends")
+    }
+
+    #[test]
+    fn a_busy_trigger_moves_and_a_calm_one_returns() {
+        assert!(moves(Place::Here, BUSY_PART + 10));
+        assert!(!moves(Place::Here, BUSY_PART - 10));
+        assert!(moves(Place::Elsewhere, CALM_PART - 10));
+        assert!(!moves(Place::Elsewhere, CALM_PART + 10));
     }
 }

@@ -102,7 +102,8 @@ pub(super) async fn run(
     kind: MessageKind,
     stop: Arc<Stop>,
 ) {
-    let Some(thread) = &registry.busy_thread else {
+    let thread = registry.busy_thread.as_ref();
+    let Some(thread) = thread.filter(|_| kind == MessageKind::Messages) else {
         return serve(&registry, &trigger, kind, &stop, &Load::default()).await;
     };
     let watched = |place| {

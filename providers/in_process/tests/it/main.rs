@@ -5,6 +5,7 @@
     reason = "these tests run on real threads, in real time"
 )]
 
+mod busy;
 mod contract;
 mod disarming;
 mod failing;
