@@ -173,6 +173,7 @@ impl Client {
                 all.push(identity.clone());
             }
         }
+        all.shrink_to_fit();
         self.identities = Identities::of(&all);
         self.tail.identify(self.attached.connection, all);
     }
@@ -275,6 +276,11 @@ impl Client {
     pub async fn wait(&mut self) {
         if self.is_output_full && !self.holds_enough() {
             return;
+        }
+        if self.pending.is_empty() && self.held.is_empty() {
+            self.pending.release_unused();
+            self.held.release_unused();
+            self.event_queue.release_unused();
         }
         self.set_lease_timer();
         let Self {
