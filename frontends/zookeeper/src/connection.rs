@@ -187,7 +187,9 @@ async fn converse<S: Transport>(
     let figures = shared.figures.open(peer.address);
     let request = match opening {
         Opening::Client(request) => request,
-        Opening::Stranger(stranger) => return Box::pin(greet(shared, stranger, peer, &mut writer)).await,
+        Opening::Stranger(stranger) => {
+            return Box::pin(greet(shared, stranger, peer, &mut writer)).await;
+        }
     };
     let mut client = Box::pin(open_session(shared, &request, &mut writer)).await?;
     let conversation = conversation(shared, peer);
