@@ -174,7 +174,25 @@ async fn converse<S: Transport>(
     stopped: &mut oneshot::Receiver<()>,
 ) -> Result<End, End> {
     stream.tcp().set_nodelay(true)?;
-    let (mut reader, mut writer) = stream.split();
+    let halves = stream.split();
+    let mut connection = Box::pin(open(shared, halves, peer, stopped)).await?;
+    let end = connection.run(stopped).await;
+    // If the store does not respond now, the connection does not wait for it.
+    let _ = timeout(LINGER, Box::pin(connection.client.disconnect())).await;
+    connection.count();
+    match connection.violation {
+        Some(violation) => Err(violation.into()),
+        None => end.map(|()| End::Over),
+    }
+}
+
+/// Opens a connection's session.
+async fn open<'a, R: AsyncRead + Unpin, W: Writer>(
+    shared: &'a Shared,
+    (mut reader, mut writer): (R, W),
+    peer: &'a Peer,
+    stopped: &mut oneshot::Receiver<()>,
+) -> Result<Connection<'a, R, W>, End> {
     let mut frames = Frames::new(FIRST_PACKET_BYTES_MAX);
     let first_packet = first_packet(&mut reader, &mut frames);
     let opening = tokio::select! {
@@ -188,10 +206,10 @@ async fn converse<S: Transport>(
     let request = match opening {
         Opening::Client(request) => request,
         Opening::Stranger(stranger) => {
-            return Box::pin(greet(shared, stranger, peer, &mut writer)).await;
+            return Err(greet(shared, stranger, peer, &mut writer).await?);
         }
     };
-    let mut client = Box::pin(open_session(shared, &request, &mut writer)).await?;
+    let mut client = open_session(shared, &request, &mut writer).await?;
     let conversation = conversation(shared, peer);
     client.add_identities(conversation.authentication().of_peer());
     figures.has_session(client.session().0, client.timeout().as_millis());
@@ -204,7 +222,7 @@ async fn converse<S: Transport>(
     }
     .encode(&mut outgoing);
     frames.limit(shared.config.packet_bytes_max);
-    let mut connection = Connection {
+    Ok(Connection {
         shared,
         peer,
         figures,
@@ -218,15 +236,7 @@ async fn converse<S: Transport>(
         outputs: Vec::new(),
         encoded: 0,
         outgoing,
-    };
-    let end = connection.run(stopped).await;
-    // If the store does not respond now, the connection does not wait for it.
-    let _ = timeout(LINGER, Box::pin(connection.client.disconnect())).await;
-    connection.count();
-    match connection.violation {
-        Some(violation) => Err(violation.into()),
-        None => end.map(|()| End::Over),
-    }
+    })
 }
 
 fn conversation(shared: &Shared, peer: &Peer) -> Conversation {
@@ -576,7 +586,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
             biased;
             _ = stopped => Err(End::Stopped),
             read = read(&mut self.reader, &mut self.frames), if may_read => self.received(read?),
-            writable = self.writer.writable(), if !self.outgoing.is_empty() || self.writer.has_kept() => Ok(writable?),
+            writable = async { Box::pin(self.writer.writable()).await }, if !self.outgoing.is_empty() || self.writer.has_kept() => Ok(writable?),
             () = self.client.wait() => Ok(()),
         }
     }
