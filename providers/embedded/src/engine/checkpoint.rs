@@ -36,6 +36,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How often the checkpoint thread looks whether the store is at rest.
 const REST: Duration = Duration::from_secs(2);
 
+/// The number of looks after the last commit of a store with many records.
+const LOOKS: u32 = 8;
+
 /// A store is at rest if its changes in this time are at most this part of its records. The
 /// checkpoint then costs less than the changes before it did.
 const REST_PART: u64 = 8;
@@ -74,6 +77,8 @@ struct Inner {
     failed: Option<Instant>,
     running: bool,
     stop: bool,
+    /// How often the thread still looks whether the store is at rest. An idle store never wakes.
+    looks: u32,
     count: u64,
     /// Consecutive failures.
     outage: LogThrottle,
@@ -120,6 +125,14 @@ impl Checkpoints {
         is_due
     }
 
+    /// Lets the thread look for a while whether a store with many records is at rest.
+    pub(crate) fn watch_rest(&self) {
+        let mut inner = self.inner.lock();
+        if std::mem::replace(&mut inner.looks, LOOKS) == 0 {
+            self.changed.notify_all();
+        }
+    }
+
     /// Waits for a running checkpoint and drops a waiting one.
     pub(crate) fn quiesce(&self) {
         let mut inner = self.inner.lock();
@@ -152,7 +165,10 @@ impl Checkpoints {
                 inner.running = true;
                 return Some(Next::Job(job));
             }
-            if self.changed.wait_for(&mut inner, REST).timed_out() {
+            if inner.looks == 0 {
+                self.changed.wait(&mut inner);
+            } else if self.changed.wait_for(&mut inner, REST).timed_out() {
+                inner.looks -= 1;
                 return Some(Next::Look);
             }
         }
@@ -220,7 +236,16 @@ fn checkpoint_at_rest(engine: &Engine, before: u64) -> u64 {
         store.checkpoint_wanted = true;
         engine.parts.durability.force();
     }
-    store.position
+    let position = store.position;
+    drop(state);
+    return_memory();
+    position
+}
+
+/// Lets the allocator return memory that was freed a while ago. It does so when a thread frees a
+/// large block, and a store at rest frees none.
+fn return_memory() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(8 << 20)));
 }
 
 /// Writes the last checkpoint, after both threads have ended. The next open then has no journal to
