@@ -38,6 +38,8 @@ const FIRST_LOAD: Duration = Duration::from_secs(8);
 const TMPFS: &str = "/dev/shm/landfast-bench";
 /// How often all watchers are notified.
 const NOTIFICATIONS: usize = 5;
+/// How long a server rests before its memory is measured.
+const REST: Duration = Duration::from_secs(8);
 /// Bytes of data in the znodes whose memory is measured.
 const MEMORY_NODE_BYTES: usize = 100;
 /// Descriptors beside those of the sessions.
@@ -318,9 +320,11 @@ async fn measure_memory(arguments: &Arguments, report: &mut Report) -> Result<()
             ..one_znode()
         };
         load::prepare(server.address, znodes).await?;
+        tokio::time::sleep(REST).await;
         of_znodes[index] = Some(megabytes(&server)?);
         let mut sessions = Sessions::open(server.address, arguments.sessions as usize).await?;
         sessions.ping().await?;
+        tokio::time::sleep(REST).await;
         of_both[index] = Some(megabytes(&server)?);
         drop(sessions);
         server.stop().await?;

@@ -14,7 +14,9 @@
 //! connection closes. (ZooKeeper drops answers that are not ready when it finds such bytes.)
 
 use std::{
+    future::poll_fn,
     io,
+    pin::pin,
     time::{Duration, Instant},
 };
 
@@ -125,7 +127,8 @@ pub(crate) async fn serve<S: Transport>(
         end,
         End::PeerGone | End::Io(_) | End::Stalled | End::Stopped
     ) {
-        linger(&mut stream).await;
+        // On the heap, like all that a connection does rarely, so that its task stays small.
+        Box::pin(linger(&mut stream)).await;
     }
 }
 
@@ -171,7 +174,25 @@ async fn converse<S: Transport>(
     stopped: &mut oneshot::Receiver<()>,
 ) -> Result<End, End> {
     stream.tcp().set_nodelay(true)?;
-    let (mut reader, mut writer) = stream.split();
+    let halves = stream.split();
+    let mut connection = Box::pin(open(shared, halves, peer, stopped)).await?;
+    let end = connection.run(stopped).await;
+    // If the store does not respond now, the connection does not wait for it.
+    let _ = timeout(LINGER, Box::pin(connection.client.disconnect())).await;
+    connection.count();
+    match connection.violation {
+        Some(violation) => Err(violation.into()),
+        None => end.map(|()| End::Over),
+    }
+}
+
+/// Opens a connection's session.
+async fn open<'a, R: AsyncRead + Unpin, W: Writer>(
+    shared: &'a Shared,
+    (mut reader, mut writer): (R, W),
+    peer: &'a Peer,
+    stopped: &mut oneshot::Receiver<()>,
+) -> Result<Connection<'a, R, W>, End> {
     let mut frames = Frames::new(FIRST_PACKET_BYTES_MAX);
     let first_packet = first_packet(&mut reader, &mut frames);
     let opening = tokio::select! {
@@ -184,7 +205,9 @@ async fn converse<S: Transport>(
     let figures = shared.figures.open(peer.address);
     let request = match opening {
         Opening::Client(request) => request,
-        Opening::Stranger(stranger) => return greet(shared, stranger, peer, &mut writer).await,
+        Opening::Stranger(stranger) => {
+            return Err(greet(shared, stranger, peer, &mut writer).await?);
+        }
     };
     let mut client = open_session(shared, &request, &mut writer).await?;
     let conversation = conversation(shared, peer);
@@ -199,7 +222,7 @@ async fn converse<S: Transport>(
     }
     .encode(&mut outgoing);
     frames.limit(shared.config.packet_bytes_max);
-    let mut connection = Connection {
+    Ok(Connection {
         shared,
         peer,
         figures,
@@ -213,15 +236,7 @@ async fn converse<S: Transport>(
         outputs: Vec::new(),
         encoded: 0,
         outgoing,
-    };
-    let end = connection.run(stopped).await;
-    // If the store does not respond now, the connection does not wait for it.
-    let _ = timeout(LINGER, connection.client.disconnect()).await;
-    connection.count();
-    match connection.violation {
-        Some(violation) => Err(violation.into()),
-        None => end.map(|()| End::Over),
-    }
+    })
 }
 
 fn conversation(shared: &Shared, peer: &Peer) -> Conversation {
@@ -259,7 +274,7 @@ async fn first_packet(
             let request = ConnectRequest::decode(frame).map_err(Violation::from)?;
             return Ok(Opening::Client(request));
         }
-        let bytes = reader.read_buf(frames.space()).await?;
+        let bytes = read(reader, frames).await?;
         if bytes == 0 {
             return Err(if frames.has_unfinished() {
                 Violation::Unfinished.into()
@@ -269,6 +284,18 @@ async fn first_packet(
         }
         frames.received(bytes);
     }
+}
+
+/// Reads once. Frees an empty buffer until bytes arrive, because most connections are idle.
+async fn read(reader: &mut (impl AsyncRead + Unpin), frames: &mut Frames) -> io::Result<usize> {
+    poll_fn(|context| {
+        let read = pin!(reader.read_buf(frames.space())).poll(context);
+        if read.is_pending() {
+            frames.release_unused();
+        }
+        read
+    })
+    .await
 }
 
 async fn greet(
@@ -357,7 +384,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     async fn run(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         let end = self.talk(stopped).await;
         if matches!(end, Err(End::PeerGone | End::Io(_))) {
-            self.go_on_without_peer().await;
+            Box::pin(self.go_on_without_peer()).await;
         }
         // A peer whose process ends or whose network breaks has not violated the protocol.
         if matches!(end, Err(End::PeerGone)) && self.frames.has_unfinished() {
@@ -369,7 +396,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     async fn talk(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         loop {
             self.submit();
-            let ended = self.client.pump(&mut self.outputs).await.err();
+            let ended = self.pump().await.err();
             let sent = self.send();
             self.count();
             if let Some(ended) = ended {
@@ -384,11 +411,16 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
             }
             tokio::task::yield_now().await;
             if self.has_too_much_unsent() {
-                self.wait_for_reader(stopped).await?;
+                Box::pin(self.wait_for_reader(stopped)).await?;
             } else if !(self.may_submit() && self.frames.has_next()) {
                 self.wait(stopped).await?;
             }
         }
+    }
+
+    /// Lets the service work once. Its state is on the heap, because an idle connection has none.
+    async fn pump(&mut self) -> Result<(), Ended> {
+        Box::pin(self.client.pump(&mut self.outputs)).await
     }
 
     /// Adds what this turn did to the figures of the connection and of the server.
@@ -478,7 +510,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
             tokio::select! {
                 biased;
                 _ = &mut *stopped => return Err(End::Stopped),
-                read = self.reader.read_buf(self.frames.space()), if may_read => self.received(read?)?,
+                read = read(&mut self.reader, &mut self.frames), if may_read => self.received(read?)?,
                 writable = timeout(stall, self.writer.writable()) => {
                     writable.map_err(|_| End::Stalled)??;
                     self.send()?;
@@ -538,17 +570,27 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
         Ok(true)
     }
 
+    /// Frees what a connection without a request in flight does not need.
+    fn release_unused(&mut self) {
+        if self.conversation.awaited() == 0 && self.is_all_sent() {
+            self.outgoing = BytesMut::new();
+            self.outputs = Vec::new();
+            self.conversation.release_unused();
+        }
+    }
+
     /// Waits for bytes, the service, or room to write.
     ///
     /// Bytes come first, so that a turn answers as many requests as it can; the service works in
     /// every turn, so it cannot starve.
     async fn wait(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
+        self.release_unused();
         let may_read = self.may_submit();
         tokio::select! {
             biased;
             _ = stopped => Err(End::Stopped),
-            read = self.reader.read_buf(self.frames.space()), if may_read => self.received(read?),
-            writable = self.writer.writable(), if !self.outgoing.is_empty() || self.writer.has_kept() => Ok(writable?),
+            read = read(&mut self.reader, &mut self.frames), if may_read => self.received(read?),
+            writable = async { Box::pin(self.writer.writable()).await }, if !self.outgoing.is_empty() || self.writer.has_kept() => Ok(writable?),
             () = self.client.wait() => Ok(()),
         }
     }
@@ -560,7 +602,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
         self.discard();
         loop {
             self.submit();
-            let ended = self.client.pump(&mut self.outputs).await.is_err();
+            let ended = self.pump().await.is_err();
             self.discard();
             self.count();
             let is_unfinished = if self.conversation.is_ending() {

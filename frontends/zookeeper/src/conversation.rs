@@ -181,6 +181,13 @@ impl Conversation {
         }
     }
 
+    /// Frees the memory of the queue of requests if it is empty.
+    pub(crate) fn release_unused(&mut self) {
+        if self.awaited.is_empty() {
+            self.awaited = VecDeque::new();
+        }
+    }
+
     pub fn awaited(&self) -> usize {
         self.awaited.len()
     }

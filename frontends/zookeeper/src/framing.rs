@@ -8,7 +8,7 @@
 //! - A length is checked before memory is allocated for it. The buffer grows with the received
 //!   bytes, not with the announced length. It holds at most one unfinished frame and one more read;
 //!   for a frame longer than a read, no more than that frame.
-//! - An idle connection keeps [`READ_BYTES_MIN`] bytes.
+//! - An idle connection keeps no buffer ([`Frames::release_unused`]).
 //!
 //! A peer's first bytes may not be jute at all: [`Stranger`].
 
@@ -90,6 +90,14 @@ impl Frames {
             let mut grown = BytesMut::with_capacity(capacity);
             grown.extend_from_slice(&self.buffer);
             self.buffer = grown;
+        }
+    }
+
+    /// Frees the buffers if they hold nothing. The next read allocates one, of the same size.
+    pub fn release_unused(&mut self) {
+        self.release();
+        if self.block.is_empty() && self.buffer.is_empty() {
+            self.buffer = BytesMut::new();
         }
     }
 
@@ -348,6 +356,19 @@ mod tests {
         }
         assert_eq!(frames.read_bytes, READ_BYTES_MIN);
         assert!(frames.space().capacity() <= 2 * READ_BYTES_MIN);
+    }
+
+    #[test]
+    fn an_idle_connection_keeps_no_buffer_and_loses_no_byte() {
+        let mut frames = frames(b"\0\0\0\x04\0\0\0\x07\0\0");
+        frames.release_unused();
+        assert!(matches!(frames.next_frame(), Ok(Some(_))));
+        frames.release_unused();
+        assert_eq!(frames.received_bytes(), 2, "of an unfinished frame");
+        frames.space().extend_from_slice(b"\0\0");
+        assert!(matches!(frames.next_frame(), Ok(Some(_))));
+        frames.release_unused();
+        assert_eq!(frames.buffer.capacity() + frames.block.len(), 0);
     }
 
     #[test]

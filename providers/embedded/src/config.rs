@@ -27,6 +27,9 @@ pub struct Config {
     /// also bounds memory by the number of records that fit: each takes about 600 bytes beside its
     /// key and value.
     pub checkpoint_bytes: u64,
+    /// From this many records since the last checkpoint on, a store at rest makes one, to free
+    /// their memory.
+    pub records_at_rest_max: usize,
     /// The memory bound for items read from the checkpoint store. The store's pages may take as
     /// much again.
     pub cache_bytes: u64,
@@ -73,6 +76,7 @@ impl Default for Config {
             data_dir: PathBuf::from("landfast-data"),
             journal_segment_bytes: 64 << 20,
             checkpoint_bytes: 256 << 20,
+            records_at_rest_max: 64 << 10,
             cache_bytes: 16 << 20,
             storage: Arc::new(DiskStorage),
             queue_limits: QUEUE_LIMITS,

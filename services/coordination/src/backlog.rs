@@ -38,6 +38,13 @@ impl<T> Backlog<T> {
         self.items.is_empty()
     }
 
+    /// Frees the memory of an empty queue, because most clients are idle.
+    pub(crate) fn release_unused(&mut self) {
+        if self.items.is_empty() {
+            self.items = VecDeque::new();
+        }
+    }
+
     pub(crate) fn front(&self) -> Option<&T> {
         self.items.front().map(|(_, item)| item)
     }
@@ -120,5 +127,10 @@ mod tests {
         assert_eq!(backlog.back(), Some(&'c'));
         assert_eq!(backlog.pop_back(), Some('c'));
         assert_eq!((backlog.len(), backlog.bytes()), (2, 11 + 2 * ITEM_BYTES));
+        backlog.release_unused();
+        assert_eq!(backlog.iter().collect::<String>(), "ab");
+        while backlog.pop_front().is_some() {}
+        backlog.release_unused();
+        assert_eq!(backlog.items.capacity(), 0);
     }
 }

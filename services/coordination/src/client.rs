@@ -82,7 +82,7 @@ pub struct Client {
     blocked_until: Option<Zxid>,
     /// The result of that read, and the least zxid at which it may be placed. Until it is placed,
     /// no newer event leaves the queue.
-    kept: Option<(ReadResult, Zxid)>,
+    kept: Option<Box<(ReadResult, Zxid)>>,
     /// Outputs whose zxid is not durable yet, in order.
     held: Backlog<(Zxid, Output)>,
     /// The head of `pending` is a read that could run if there were room for its answer.
@@ -173,6 +173,7 @@ impl Client {
                 all.push(identity.clone());
             }
         }
+        all.shrink_to_fit();
         self.identities = Identities::of(&all);
         self.tail.identify(self.attached.connection, all);
     }
@@ -276,6 +277,11 @@ impl Client {
         if self.is_output_full && !self.holds_enough() {
             return;
         }
+        if self.pending.is_empty() && self.held.is_empty() {
+            self.pending.release_unused();
+            self.held.release_unused();
+            self.event_queue.release_unused();
+        }
         self.set_lease_timer();
         let Self {
             tail,
@@ -286,7 +292,8 @@ impl Client {
         } = self;
         let view = async {
             match blocked_until {
-                Some(zxid) => tail.reached(*zxid).await,
+                // On the heap, because few clients wait for the view.
+                Some(zxid) => Box::pin(tail.reached(*zxid)).await,
                 None => std::future::pending().await,
             }
         };
@@ -483,13 +490,13 @@ impl Client {
         let mut attempts = 0;
         while attempts < read::ATTEMPTS_MAX {
             let (mut found, floor) = match self.kept.take() {
-                Some(kept) => kept,
+                Some(kept) => *kept,
                 None => self.read(&request).await?,
             };
             let may_wait = !self.tail.env.breaks(Broken::ReadsAheadOfTheView);
             if may_wait && found.zxid > self.tail.applied() {
                 let zxid = found.zxid;
-                self.kept = Some((found, floor));
+                self.kept = Some(Box::new((found, floor)));
                 return Ok(self.block(tag, request, zxid));
             }
             let Some(zxid) = found.settle(&self.tail, floor) else {
@@ -552,9 +559,7 @@ impl Client {
     /// The zxid up to which events may be processed now. The result of a waiting read may have to
     /// be placed before the rest.
     fn due(&self) -> Zxid {
-        self.kept
-            .as_ref()
-            .map_or(Zxid(i64::MAX), |(_, floor)| *floor)
+        self.kept.as_ref().map_or(Zxid(i64::MAX), |kept| kept.1)
     }
 
     fn put_back(&mut self, tag: i32, request: Request) {

@@ -5,7 +5,10 @@ use std::{io::Result, time::Duration};
 
 use zookeeper_frontend::Config;
 
-use crate::fixture::{Fixture, get, set};
+use crate::{
+    counting_allocator::live_bytes,
+    fixture::{Fixture, get, set},
+};
 
 /// The size of a value here: many fit into each bound, and each is sent with its request.
 const VALUE_BYTES: usize = 100_000;
@@ -104,5 +107,25 @@ async fn a_peer_that_reads_nothing_for_its_timeout_is_disconnected() -> Result<(
         fixture.statistics.bytes_sent.get() < 900 * VALUE_BYTES as u64,
         "the server did not wait for it"
     );
+    Ok(())
+}
+
+/// Most sessions are idle, so their number must not multiply the buffers of busy ones.
+#[tokio::test]
+async fn an_idle_session_keeps_no_buffer_of_its_traffic() -> Result<()> {
+    const SESSIONS: usize = 50;
+    /// Most of it are the rows of the session in the simulated world, and both ends of TCP.
+    const SESSION_BYTES_MAX: usize = 9 << 10;
+    let fixture = Fixture::with_defaults().await?;
+    let first = fixture.client_with_a_znode(TIMEOUT_MS, VALUE_BYTES).await?;
+    let (mut idle, before) = (Vec::with_capacity(SESSIONS), live_bytes());
+    for _ in 0..SESSIONS {
+        let mut client = fixture.client(TIMEOUT_MS).await?;
+        client.peer.replies(&get(1), 1..=1).await?;
+        idle.push(client);
+    }
+    fixture.press(&first.peer, &[]).await?;
+    let each = (live_bytes() - before) / SESSIONS;
+    assert!(each <= SESSION_BYTES_MAX, "{each} bytes for each session");
     Ok(())
 }

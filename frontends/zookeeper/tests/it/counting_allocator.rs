@@ -16,6 +16,7 @@ pub(crate) struct Allocated {
 }
 
 thread_local! {
+    static LIVE_BYTES: Cell<usize> = const { Cell::new(0) };
     static ALLOCATED: Cell<Allocated> = const { Cell::new(Allocated { total_bytes: 0, largest_bytes: 0 }) };
 }
 
@@ -26,12 +27,22 @@ pub(crate) fn allocated_by<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
     (done, ALLOCATED.get())
 }
 
+/// The bytes that this thread has allocated and not freed, in a test whose work is all on it.
+pub(crate) fn live_bytes() -> usize {
+    LIVE_BYTES.get()
+}
+
+fn grew(by: usize) {
+    let _ = LIVE_BYTES.try_with(|live| live.set(live.get().wrapping_add(by)));
+}
+
 struct Counting;
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
 fn count(bytes: usize) {
+    grew(bytes);
     // A thread that is ending has no cell and measures nothing.
     let _ = ALLOCATED.try_with(|allocated| {
         let Allocated {
@@ -54,12 +65,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        grew(layout.size().wrapping_neg());
         // SAFETY: as above.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
+        grew(layout.size().wrapping_neg());
         // SAFETY: as above.
         unsafe { System.realloc(pointer, layout, size) }
     }

@@ -33,6 +33,16 @@ mod parts;
 /// How long a failed checkpoint waits. The next commit after that repeats it.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How often the checkpoint thread looks whether the store is at rest.
+const REST: Duration = Duration::from_secs(2);
+
+/// The number of looks after the last commit of a store with many records.
+const LOOKS: u32 = 8;
+
+/// A store is at rest if its changes in this time are at most this part of its records. The
+/// checkpoint then costs less than the changes before it did.
+const REST_PART: u64 = 8;
+
 /// While checkpoints fail, the journal may grow to this many times `checkpoint_bytes`, and memory
 /// with it.
 const JOURNAL_WITHOUT_CHECKPOINTS: u64 = 4;
@@ -67,9 +77,18 @@ struct Inner {
     failed: Option<Instant>,
     running: bool,
     stop: bool,
+    /// How often the thread still looks whether the store is at rest. An idle store never wakes.
+    looks: u32,
     count: u64,
     /// Consecutive failures.
     outage: LogThrottle,
+}
+
+/// What the checkpoint thread does next.
+#[derive(Debug)]
+enum Next {
+    Job(Job),
+    Look,
 }
 
 impl Job {
@@ -106,6 +125,14 @@ impl Checkpoints {
         is_due
     }
 
+    /// Lets the thread look for a while whether a store with many records is at rest.
+    pub(crate) fn watch_rest(&self) {
+        let mut inner = self.inner.lock();
+        if std::mem::replace(&mut inner.looks, LOOKS) == 0 {
+            self.changed.notify_all();
+        }
+    }
+
     /// Waits for a running checkpoint and drops a waiting one.
     pub(crate) fn quiesce(&self) {
         let mut inner = self.inner.lock();
@@ -127,7 +154,8 @@ impl Checkpoints {
         (inner.count, inner.outage.reason().map(str::to_owned))
     }
 
-    fn next(&self) -> Option<Job> {
+    /// The next job, or a look whether the store is at rest if none comes. None once told to stop.
+    fn next(&self) -> Option<Next> {
         let mut inner = self.inner.lock();
         loop {
             if inner.stop {
@@ -135,9 +163,14 @@ impl Checkpoints {
             }
             if let Some(job) = inner.job.take() {
                 inner.running = true;
-                return Some(job);
+                return Some(Next::Job(job));
             }
-            self.changed.wait(&mut inner);
+            if inner.looks == 0 {
+                self.changed.wait(&mut inner);
+            } else if self.changed.wait_for(&mut inner, REST).timed_out() {
+                inner.looks -= 1;
+                return Some(Next::Look);
+            }
         }
     }
 
@@ -168,7 +201,12 @@ impl Checkpoints {
 
 /// Runs until told to stop.
 pub(crate) fn run(engine: &Arc<Engine>) {
-    while let Some(job) = engine.checkpoints.next() {
+    let mut position = 0;
+    while let Some(next) = engine.checkpoints.next() {
+        let Next::Job(job) = next else {
+            position = checkpoint_at_rest(engine, position);
+            continue;
+        };
         match fold(engine, &job) {
             Ok(()) => {
                 drop(job);
@@ -183,6 +221,31 @@ pub(crate) fn run(engine: &Arc<Engine>) {
             }
         }
     }
+}
+
+/// Asks for a checkpoint if the store is at rest. Returns the position, for the next call.
+fn checkpoint_at_rest(engine: &Engine, before: u64) -> u64 {
+    let mut state = engine.state();
+    let store = &mut state.store;
+    let changes = store.position.abs_diff(before);
+    let records = store.overlay.len();
+    if store.overlay.frozen().is_none()
+        && records >= engine.parts.config.records_at_rest_max
+        && changes <= records as u64 / REST_PART
+    {
+        store.checkpoint_wanted = true;
+        engine.parts.durability.force();
+    }
+    let position = store.position;
+    drop(state);
+    return_memory();
+    position
+}
+
+/// Lets the allocator return memory that was freed a while ago. It does so when a thread frees a
+/// large block, and a store at rest frees none.
+fn return_memory() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(8 << 20)));
 }
 
 /// Writes the last checkpoint, after both threads have ended. The next open then has no journal to
@@ -331,6 +394,7 @@ mod tests {
         sync::atomic::{AtomicBool, Ordering},
     };
 
+    use bytes::Bytes;
     use tracing::{
         Event, Metadata, Subscriber,
         span::{Attributes, Id, Record},
@@ -339,11 +403,16 @@ mod tests {
     use super::*;
     use crate::{
         config::Config,
+        records::{self as stored, RecordKey, StoredItem, Table},
         storage::{
             DiskStorage,
             intercepted::{Intercepted, Operation},
         },
+        store::UseReserve,
     };
+
+    /// The longest wait for a checkpoint.
+    const LONGEST: Duration = Duration::from_secs(30);
 
     /// Runs a closure at the first log event.
     struct AtFirstEvent(Mutex<Option<Box<dyn FnOnce() + Send>>>);
@@ -405,6 +474,51 @@ mod tests {
         engine.shut_down(false);
     }
 
+    #[test]
+    fn a_store_at_rest_frees_the_memory_of_its_records_and_a_busy_one_waits() {
+        const RECORDS: u64 = 16;
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let config = Config {
+            journal_segment_bytes: 256 << 10,
+            records_at_rest_max: RECORDS as usize,
+            ..Config::new(directory.path())
+        };
+        let engine = Engine::open(config).expect("the store opens");
+        let key = |number: u64| {
+            RecordKey::new(Table::Item, Bytes::copy_from_slice(&number.to_be_bytes()))
+        };
+        let position = {
+            let mut state = engine.state();
+            let store = &mut state.store;
+            for number in 0..RECORDS {
+                let reserved = store.reserve(200, UseReserve::Whole);
+                reserved.expect("there is room");
+                let kept = StoredItem {
+                    expires_ms: u64::MAX,
+                    ..StoredItem::default()
+                };
+                let record = stored::Record::Item(kept);
+                store.overlay.set(key(number), Some(record), false);
+                store.order();
+            }
+            store.position
+        };
+        checkpoint_at_rest(&engine, position - RECORDS);
+        assert!(!engine.state().store.checkpoint_wanted, "it is busy");
+        checkpoint_at_rest(&engine, position - RECORDS / REST_PART);
+        let mut inner = engine.checkpoints.inner.lock();
+        while inner.count == 0 {
+            let waited = engine.checkpoints.changed.wait_for(&mut inner, LONGEST);
+            assert!(!waited.timed_out(), "no checkpoint was made");
+        }
+        drop(inner);
+        let mut state = engine.state();
+        assert_eq!(state.store.overlay.len(), 0);
+        assert!(matches!(state.store.record(&key(3)), Ok(Some(_))));
+        drop(state);
+        engine.shut_down(false);
+    }
+
     fn job(sequence: u64) -> Job {
         let checkpoint_end = CheckpointEnd {
             position: 0,
@@ -434,7 +548,9 @@ mod tests {
     fn a_checkpoint_submitted_while_another_ends_is_made_next() {
         let checkpoints = Checkpoints::default();
         checkpoints.submit(job(1));
-        let running = checkpoints.next().expect("a job waits");
+        let Some(Next::Job(running)) = checkpoints.next() else {
+            panic!("a job waits")
+        };
         assert_eq!(
             (running.checkpoint_end.sequence, waiting(&checkpoints)),
             (1, None)
@@ -448,7 +564,9 @@ mod tests {
     fn a_failed_checkpoint_is_retried_unless_the_store_returned_to_its_durable_state() {
         let checkpoints = Checkpoints::default();
         checkpoints.submit(job(1));
-        let running = checkpoints.next().expect("a job waits");
+        let Some(Next::Job(running)) = checkpoints.next() else {
+            panic!("a job waits")
+        };
         drop(running);
         checkpoints.failed("the disk is full", Monotonic::default());
         assert_eq!(

@@ -66,6 +66,8 @@ struct Taken {
     /// The spare that becomes the segment of this group, if the current one has no room.
     spare: Option<Allocated>,
     frozen: Option<Arc<Generation>>,
+    /// Whether a checkpoint would free much memory.
+    has_many_records: bool,
 }
 
 fn commit(
@@ -102,6 +104,9 @@ fn commit(
             state.store.checkpoint_wanted = true;
             engine.parts.durability.force();
         }
+    }
+    if taken.has_many_records {
+        engine.checkpoints.watch_rest();
     }
     if let Some(generation) = taken.frozen {
         let job = Job::new(generation, taken.end, journal.usage.whole());
@@ -173,6 +178,7 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
         end: store.point(),
         spare,
         frozen,
+        has_many_records: store.overlay.len() >= engine.parts.config.records_at_rest_max,
     })
 }
 

@@ -48,9 +48,10 @@ impl Weighter<Bytes, StoredItem> for ItemWeight {
     }
 }
 
+const ITEM_BYTES_TYPICAL: u64 = 512;
+
 /// A cache bounded by `bytes`.
 fn item_cache(bytes: u64) -> ItemCache {
-    const ITEM_BYTES_TYPICAL: u64 = 512;
     Cache::with_weighter((bytes / ITEM_BYTES_TYPICAL) as usize, bytes, ItemWeight)
 }
 
@@ -315,14 +316,16 @@ pub(crate) fn now_ms() -> u64 {
 }
 
 /// Updates the cache from a generation that the checkpoint store now holds, before the overlay
-/// drops it.
+/// drops it. Of a generation beyond the cache nothing is kept: any part would be an arbitrary one,
+/// and would keep the allocator from returning the memory between its items.
 pub(crate) fn refresh_cache(cache: &ItemCache, generation: &Generation) {
+    let fits = generation.len() as u64 * ITEM_BYTES_TYPICAL <= cache.capacity();
     for (key, slot) in generation
         .iter()
         .filter(|(key, _)| key.table == Table::Item)
     {
         match &slot.record {
-            Some(Record::Item(item)) => cache.insert(key.key.clone(), item.clone()),
+            Some(Record::Item(item)) if fits => cache.insert(key.key.clone(), item.clone()),
             _ => {
                 cache.remove(&key.key);
             }

@@ -136,6 +136,11 @@ impl EventQueue {
         self.queued().waiting.is_empty()
     }
 
+    /// Frees the memory of an empty queue.
+    pub(crate) fn release_unused(&self) {
+        self.queued().waiting.release_unused();
+    }
+
     pub(crate) fn wake(&self) {
         self.arrived.notify_one();
     }
