@@ -208,7 +208,8 @@ impl<'writer> Batch<'writer> {
         Ok(found)
     }
 
-    /// Reads a znode's row. A known state may be outdated, which the decision's conditions find out.
+    /// Reads a znode's row. A known state may be outdated, which the decision's conditions find
+    /// out.
     async fn read(&mut self, path: &str) -> Result<(Seen, Option<NodeState>), PlanError> {
         if let Some(known) = self.known.and_then(|known| known.get(path)) {
             return Ok((known.0, Some(known.1)));
@@ -450,7 +451,8 @@ impl<'writer> Batch<'writer> {
         decided
     }
 
-    /// Whether a transaction may decide and apply the batch. The end of a session has too many parts.
+    /// Whether a transaction may decide and apply the batch. The end of a session has too many
+    /// parts.
     pub(super) fn may_be_direct(&self) -> bool {
         !self.closes
     }
@@ -467,11 +469,11 @@ impl<'writer> Batch<'writer> {
             request: self.request,
             decided: &self.decided,
             installed: updates,
-            basis: &self.store,
+            planned_on: &self.store,
         };
         let applied = distributor.apply_directly(direct).await;
         match &applied {
-            Ok(Directly::Applied(_)) => self.remember(Some(installed)),
+            Ok(Directly::Applied(..)) => self.remember(Some(installed)),
             Ok(Directly::Unfit) => {}
             Ok(Directly::Conflict) | Err(_) => self.remember(None),
         }
