@@ -81,14 +81,17 @@ fn the_index_entry_of_a_lost_direct_deletion_stays() {
         let (process, session) = (Process::with_a(&fixture).await, fixture.open(1).await);
         let made = vec![create("/e", Lifetime::Ephemeral)];
         process.write(&fixture, session, made).await;
+        // Only the transaction is lost.
         let store = fixture.world.key_value();
-        let durable = store.externalize(store.point()).await;
-        durable.expect("no fault is injected");
+        let is_transaction = |call: &Call<'_>| matches!(call, Call::Transact);
+        process.store.once(Side::Before, is_transaction, async move {
+            store.externalize(store.point()).await
+        });
         let asked = fixture.asked(session, vec![delete("/e")]).await;
         fixture.world.functions().register(Definition {
             name: queue_names::WATCH.into(),
             options: FunctionOptions::default(),
-            handler: Arc::new(FallsBack((*fixture).world.clone())),
+            handler: Arc::new(FallsBack(fixture.world.clone())),
         });
         let lost = process.writer.handle_messages(&asked).await;
         lost.expect_err("the store has restarted");
