@@ -12,6 +12,12 @@
 //! 4. Push the outcomes, including refusals, to the distributor. The writer itself sends no
 //!    answers.
 //!
+//! Where the store's transactions cross partitions, a writer first tries without locks. It reads
+//! the znodes in step 1, and one transaction does steps 2 and 3. If no other process uses the
+//! store, this transaction also numbers and applies the outcomes ([`crate::distributor`]). They
+//! then enter no outbox, and step 4 is left out. Ends of sessions, and requests that do not fit,
+//! take the steps above.
+//!
 //! A writer may die between any two steps. Before step 2 it leaves locks of an undecided request.
 //! Its successor, or any writer that meets a lock, fences that request out. From step 2 on, the
 //! outbox in the row holds the remaining work, and [`finish`] repeats it. Pushing twice is

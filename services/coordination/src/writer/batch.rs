@@ -1,9 +1,13 @@
 //! Requests of one session that are decided together: their locks and their outcomes.
 //!
-//! Waiting requests share writes that cost the same for one as for many. A znode is locked and
-//! installed once for all requests that touch it, and one write of the session's row decides them
-//! all. Every lock names the first request of the batch. A writer that meets a lock therefore finds
-//! all of them in the outbox, or fences all of them out.
+//! Waiting requests share writes that cost the same for one as for many. A znode is locked or read,
+//! and installed, once for all requests that touch it, and one write of the session's row decides
+//! them all.
+//!
+//! An optimistic batch reads znodes and takes no locks. One transaction decides it and installs its
+//! states, if these are as they were read, and may also apply it. Any other batch locks znodes,
+//! decides, and then installs and unlocks. Every lock names the first request of the batch. A
+//! writer that meets a lock therefore finds all of them in the outbox, or fences all of them out.
 //!
 //! Invariants
 //! - A batch never waits for a lock while it holds locks of another request, because waiting
@@ -11,7 +15,8 @@
 //!   The request then waits with only its own locks, taken in path order.
 //! - A batch is decided completely or not at all.
 //! - A batch is decided, installed and unlocked only while the store still has the state that it
-//!   was planned from, in particular the locks.
+//!   was planned from, in particular the locks. Index entries are removed only while it also has
+//!   the decision.
 
 mod ancestor_lock;
 mod known;

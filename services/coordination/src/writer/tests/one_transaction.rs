@@ -204,8 +204,8 @@ fn redelivery_finishes_the_transaction_of_a_dead_writer() {
     assert!(!are_announced(Mode::Applies, broken), "the rule is needed");
 }
 
-/// Another session sets a znode before call `number` of a writer that sets it. Returns the number of
-/// updates that the znode has seen, or `None` if there is no such call.
+/// Another session sets a znode before call `number` of a writer that sets it. Returns the number
+/// of updates that the znode has seen, or `None` if there is no such call.
 fn updates_with_conflict_at(mode: Mode, broken: Option<Broken>, number: usize) -> Option<i32> {
     simulated::run(async {
         let fixture = fixture_of(mode, broken, ITEMS_MAX).await;

@@ -84,9 +84,11 @@ fn the_index_entry_of_a_lost_direct_deletion_stays() {
         // Only the transaction is lost.
         let store = fixture.world.key_value();
         let is_transaction = |call: &Call<'_>| matches!(call, Call::Transact);
-        process.store.once(Side::Before, is_transaction, async move {
-            store.externalize(store.point()).await
-        });
+        process
+            .store
+            .once(Side::Before, is_transaction, async move {
+                store.externalize(store.point()).await
+            });
         let asked = fixture.asked(session, vec![delete("/e")]).await;
         fixture.world.functions().register(Definition {
             name: queue_names::WATCH.into(),
