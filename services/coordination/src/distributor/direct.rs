@@ -104,7 +104,8 @@ impl Distributor {
         Ok(self.process(warm, row.outbox_decoded()?).await?)
     }
 
-    /// Announces the last slot again, unless the instance that wrote it still works and has done so.
+    /// Announces the last slot again, unless the instance that wrote it still works and has done
+    /// so.
     pub(crate) async fn announce_again(&self) -> Result<()> {
         let mut guard = self.warm.lock().await;
         if guard.is_none() {
