@@ -10,7 +10,8 @@ pub enum Broken {
     BlocksForever,
     /// P1: a failure to decide a request counts as a failed planning.
     CountsSuccessfulPlannings,
-    /// C-1: a writer takes an expired lock without fencing its holder out or installing its outcome.
+    /// C-1: a writer takes an expired lock without fencing its holder out or installing its
+    /// outcome.
     BreaksLocksUnasked,
     /// C-1: a writer without locks does not check that its znodes are as it read them.
     DecidesOnOutdatedStates,

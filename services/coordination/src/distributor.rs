@@ -126,7 +126,7 @@ struct WarmState {
     items: TrackedStore,
     slot: u64,
     zxid: Zxid,
-    /// The cursors after the slots that this instance appended and that are still in the log.
+    /// The cursors after the applied slots that are still in the log.
     retained: VecDeque<Cursor>,
     applied: Applied,
     /// The znodes of the last slots. No other instance applies slots while this one holds the log.
@@ -252,7 +252,8 @@ impl Distributor {
         order::ordered(&mut warm.system, &mut warm.applied, arrived).await
     }
 
-    /// Distributes the first requests of `ordered`, as many as fit into a slot. Returns their number.
+    /// Distributes the first requests of `ordered`, as many as fit into a slot. Returns their
+    /// number.
     async fn distribute(
         &self,
         warm: &mut WarmState,
@@ -395,7 +396,7 @@ impl Distributor {
             items,
             slot: cursor.slot,
             zxid: cursor.zxid,
-            retained: VecDeque::new(),
+            retained: self.retained(from).await?,
             applied: Applied::default(),
             nodes: Recent::new(NODES_BYTES_MAX, Node::bytes_len),
             quotas: None,
@@ -410,6 +411,27 @@ impl Distributor {
         }
         self.collect_garbage(&garbage, &mut warm.items).await?;
         Ok(warm)
+    }
+
+    /// The cursors after the slots in the log before `until`. Without these, instances that take
+    /// over often would never trim it.
+    async fn retained(&self, until: Cursor) -> Result<VecDeque<Cursor>> {
+        let mut retained = VecDeque::new();
+        if until.next.0 < SLOTS_TRIMMED as u64 {
+            // So few are left for the next takeover, which saves the calls of short logs.
+            return Ok(retained);
+        }
+        let mut from = self.log.start().await?;
+        while from.next < until.next {
+            let page = self.log.read(from, SLOTS_RETAINED).await?;
+            let slots = page.slots.iter().filter(|slot| slot.index < until.next);
+            retained.extend(slots.map(primitives::Slot::cursor));
+            if page.is_tail {
+                break;
+            }
+            from = page.cursor;
+        }
+        Ok(retained)
     }
 
     async fn observed_cursor(

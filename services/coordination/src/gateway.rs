@@ -105,8 +105,8 @@ impl Gateway {
             let attached = self
                 .attach(timeout, connect.resume, SessionId::of_client)
                 .await?;
-            // The row is written before the timer is armed, because the heartbeat disarms itself only
-            // if it finds no row.
+            // The row is written before the timer is armed, because the heartbeat disarms itself
+            // only if it finds no row.
             heartbeat::arm(&self.tail.env).await?;
             self.let_in(attached).await
         })

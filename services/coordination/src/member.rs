@@ -60,8 +60,8 @@ pub struct Member {
 }
 
 impl Gateway {
-    /// Opens a session for this process, or resumes it after its connection ended. Every ACL permits
-    /// what it does.
+    /// Opens a session for this process, or resumes it after its connection ended. Every ACL
+    /// permits what it does.
     pub async fn connect_member(
         &self,
         resume: Option<(SessionId, Password)>,

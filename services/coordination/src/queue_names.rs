@@ -35,6 +35,10 @@ pub fn distributor_group() -> Bytes {
 /// Several records travel in one message up to this length, because a queue's work is per message.
 const MESSAGE_BYTES: usize = 64 << 10;
 
+/// The most records in one message. It bounds the work of one invocation, which receives whole
+/// messages.
+pub(crate) const MESSAGE_RECORDS_MAX: usize = 64;
+
 /// The length before each record in a message.
 const LENGTH_BYTES: usize = size_of::<u32>();
 
@@ -60,7 +64,8 @@ pub(crate) async fn send(
     Ok(())
 }
 
-/// The bodies of messages with these records, each of at most `bytes_max` or with one record.
+/// The bodies of messages with these records, each of at most `bytes_max` or with one record, and
+/// of at most [`MESSAGE_RECORDS_MAX`] records.
 pub fn packed(records: &[Bytes], bytes_max: usize) -> Vec<Bytes> {
     let mut bodies = Vec::new();
     let mut rest = records;
@@ -70,7 +75,8 @@ pub fn packed(records: &[Bytes], bytes_max: usize) -> Vec<Bytes> {
             bytes += LENGTH_BYTES + record.len();
             bytes <= bytes_max
         };
-        let count = rest.iter().take_while(fits).count().max(1);
+        let some = rest.iter().take(MESSAGE_RECORDS_MAX);
+        let count = some.take_while(fits).count().max(1);
         let (together, later) = rest.split_at(count);
         let lengths = together.iter().map(|record| LENGTH_BYTES + record.len());
         let mut body = BytesMut::with_capacity(lengths.sum());
@@ -89,12 +95,15 @@ pub fn packed(records: &[Bytes], bytes_max: usize) -> Vec<Bytes> {
 /// Errors: `Corrupt` if a record is cut off.
 pub fn unpacked(mut body: Bytes) -> impl Iterator<Item = Result<Bytes>> {
     std::iter::from_fn(move || {
-        let length = *body.first_chunk::<LENGTH_BYTES>()?;
-        let end = LENGTH_BYTES + u32::from_be_bytes(length) as usize;
-        if end > body.len() {
+        if body.is_empty() {
+            return None;
+        }
+        let length = body.first_chunk().copied().map(u32::from_be_bytes);
+        let end = length.map(|length| LENGTH_BYTES + length as usize);
+        let Some(end) = end.filter(|end| *end <= body.len()) else {
             body.clear();
             return Some(Err(Error::corrupt("split a message into its records")));
-        }
+        };
         Some(Ok(body.split_to(end).slice(LENGTH_BYTES..)))
     })
 }
@@ -121,8 +130,18 @@ mod tests {
     #[test]
     fn a_cut_message_is_corrupt() {
         let body = packed(&[Bytes::from_static(b"record")], 64).remove(0);
-        let cut = body.slice(..body.len() - 1);
-        assert!(unpacked(cut).any(|record| record.is_err()));
+        for length in 1..body.len() {
+            let cut = unpacked(body.slice(..length));
+            assert!(cut.last().is_some_and(|record| record.is_err()), "{length}");
+        }
         assert!(unpacked(body).all(|record| record.is_ok()));
+    }
+
+    #[test]
+    fn short_records_do_not_make_a_message_long() {
+        let records = vec![Bytes::from_static(b"r"); 2 * MESSAGE_RECORDS_MAX + 1];
+        let bodies = packed(&records, usize::MAX).into_iter();
+        let counts: Vec<usize> = bodies.map(|body| unpacked(body).count()).collect();
+        assert_eq!(counts, [MESSAGE_RECORDS_MAX, MESSAGE_RECORDS_MAX, 1]);
     }
 }

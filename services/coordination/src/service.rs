@@ -43,6 +43,10 @@ const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(20);
 /// An invocation that takes longer is cancelled. Another invocation continues from the rows.
 const INVOCATION_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The most messages of requests that one invocation of the writer receives, so that it handles at
+/// most 256 requests and ends long before its timeout.
+const REQUEST_MESSAGES_MAX: usize = 256 / queue_names::MESSAGE_RECORDS_MAX;
+
 /// Size of a znode's item beyond its request: key, names and Stat, with a reserve for later fields.
 /// In bytes.
 const ITEM_OVERHEAD_BYTES: usize = 16 * 1024;
@@ -101,9 +105,18 @@ impl Service {
                 ..
             } = &self.env.parts;
             self.create_built_in_znodes().await?;
-            for (queue, function) in [
-                (queue_names::REQUEST_QUEUE, queue_names::WRITER),
-                (queue_names::DISTRIBUTOR_QUEUE, queue_names::DISTRIBUTOR),
+            let most = queues.limits().batch_messages_max;
+            for (queue, function, batch_messages_max) in [
+                (
+                    queue_names::REQUEST_QUEUE,
+                    queue_names::WRITER,
+                    most.min(REQUEST_MESSAGES_MAX),
+                ),
+                (
+                    queue_names::DISTRIBUTOR_QUEUE,
+                    queue_names::DISTRIBUTOR,
+                    most,
+                ),
             ] {
                 // Order matters more than progress: a failing message stays in place and is retried
                 // (rule P1). A crash may lose messages safely. The client of a lost request is
@@ -118,7 +131,7 @@ impl Service {
                 let trigger = QueueTrigger {
                     queue: queue.into(),
                     function: function.into(),
-                    batch_messages_max: queues.limits().batch_messages_max,
+                    batch_messages_max,
                 };
                 functions.arm_queue(trigger).await?;
             }

@@ -10,9 +10,9 @@
 //! next request therefore waits for the disk only to be *answered*, not to be *executed*, and
 //! waiting clients share one fsync.
 //!
-//! The tail is also the watch *function*: the distributor invokes it with each applied slot. If such
-//! an announcement is lost, the log still has the slot. Where several processes distribute, a slot is
-//! announced in only one of them. The others poll the log ([`poll_schedule`]).
+//! The tail is also the watch *function*: the distributor invokes it with each applied slot. If
+//! such an announcement is lost, the log still has the slot. Where several processes distribute, a
+//! slot is announced in only one of them. The others poll the log ([`poll_schedule`]).
 //!
 //! Invariants
 //! - While the tail has no position in the log, no client is registered, and applied slots are

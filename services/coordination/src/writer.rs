@@ -12,6 +12,12 @@
 //! 4. Push the outcomes, including refusals, to the distributor. The writer itself sends no
 //!    answers.
 //!
+//! Where the store's transactions cross partitions, a writer first tries without locks. It reads
+//! the znodes in step 1, and one transaction does steps 2 and 3. If no other process uses the
+//! store, this transaction also numbers and applies the outcomes ([`crate::distributor`]). They
+//! then enter no outbox, and step 4 is left out. Ends of sessions, and requests that do not fit,
+//! take the steps above.
+//!
 //! A writer may die between any two steps. Before step 2 it leaves locks of an undecided request.
 //! Its successor, or any writer that meets a lock, fences that request out. From step 2 on, the
 //! outbox in the row holds the remaining work, and [`finish`] repeats it. Pushing twice is
@@ -135,8 +141,11 @@ impl Writer {
 
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<(), Failure> {
         let (received, undecodable) = received(deliveries);
+        let undecodable = undecodable.map_or(Ok(()), |(message, error)| {
+            Err(Failure::after(message, error.to_string()))
+        });
         let Some(first) = received.first() else {
-            return undecodable.map_or(Ok(()), |error| Err(error.into()));
+            return undecodable;
         };
         let session = first.submitted.session;
         let mut store = self.env.system();
@@ -180,10 +189,7 @@ impl Writer {
                 Err(error) => return Err(Failure::after(next.message, error.to_string())),
             }
         }
-        undecodable.map_or(Ok(()), |error| {
-            let last = received.last().map_or(0, |last| last.message);
-            Err(Failure::after(last, error.to_string()))
-        })
+        undecodable
     }
 }
 
@@ -196,8 +202,9 @@ struct Received {
     submitted: Submitted,
 }
 
-/// The requests in these messages, up to the first that does not decode.
-fn received(deliveries: &[Delivery]) -> (Vec<Received>, Option<ports::Error>) {
+/// The requests in these messages, up to the first that does not decode, and the place of its
+/// message.
+fn received(deliveries: &[Delivery]) -> (Vec<Received>, Option<(usize, ports::Error)>) {
     let mut received = Vec::with_capacity(deliveries.len());
     for (message, delivery) in deliveries.iter().enumerate() {
         for record in queue_names::unpacked(delivery.body.clone()) {
@@ -207,7 +214,7 @@ fn received(deliveries: &[Delivery]) -> (Vec<Received>, Option<ports::Error>) {
                     attempt: delivery.handle.attempt,
                     submitted,
                 }),
-                Err(error) => return (received, Some(error)),
+                Err(error) => return (received, Some((message, error))),
             }
         }
     }
@@ -451,12 +458,13 @@ impl<'writer> Turn<'writer> {
             && let Some(distributor) = &self.writer.distributor
         {
             match batch.apply_directly(distributor, &self.row).await? {
-                Directly::Applied(row) => {
+                Directly::Applied(row, point) => {
                     self.row = row;
+                    batch.store.observe(point)?;
                     (_, self.store) = batch.install().await?;
                     return Ok(true);
                 }
-                Directly::Conflict => return self.conflict(batch).await,
+                Directly::Conflict => return self.direct_conflict(batch).await,
                 Directly::Unfit => {}
             }
         }
@@ -472,6 +480,17 @@ impl<'writer> Turn<'writer> {
         (outcomes, self.store) = batch.install().await?;
         outbox::push(&*self.writer.env.parts.queue, &outcomes).await?;
         Ok(true)
+    }
+
+    /// Handles a direct decision that was not made. It does not say which row refused.
+    async fn direct_conflict(&mut self, mut batch: Batch<'_>) -> Result<bool> {
+        let row = session::get(&mut batch.store, self.session).await?;
+        let owner = |row: &Row| (row.fence, row.state, row.attach);
+        if row.as_ref().map(owner) == Some(owner(&self.row)) {
+            return self.conflict(batch).await;
+        }
+        self.store = batch.release().await?;
+        self.refused(row).map(|()| false)
     }
 
     /// Handles a znode that changed or was locked while an optimistic batch was planned.

@@ -2,9 +2,9 @@
 //!
 //! One process may be the only one on a store whose transactions reach all its items. Then the
 //! stages of the pipeline gain nothing from being separate: a queue between them, an outbox and two
-//! more writes per request. Here a writer hands its planned requests over, and one transaction holds
+//! more writes per request. Here a writer hands its planned requests over. One transaction holds
 //! the decision in the session's row, the installed states, the slot of the log, the cursor and the
-//! znodes. It is made completely or not at all, so nothing of it has to be found and finished later.
+//! znodes. It is made completely or not at all, so nothing of it is left to be finished later.
 //!
 //! Requests that do not fit take the way of all others: through the outbox and the queue. Requests
 //! that must follow one on that way (rule C-3) have it applied first.
@@ -14,7 +14,7 @@
 //! which announces the last slot.
 
 use bytes::Bytes;
-use ports::{Result, Update};
+use ports::{DurabilityPoint, Result, Update};
 
 use super::{
     Distributor, SLOT_PATHS_PART, Step, WarmState,
@@ -24,11 +24,11 @@ use super::{
 use crate::{
     broken::Broken,
     dependency::TrackedStore,
-    model::SessionId,
+    quota,
     records::{Decided, encode},
     storage::{
         decided::install_outbox,
-        session::{self, Row},
+        session::{self, Row, State},
         user_store,
     },
 };
@@ -45,14 +45,15 @@ pub(crate) struct Direct<'plan> {
     /// from.
     pub(crate) installed: Vec<Update>,
     /// The store with everything that the plan is based on.
-    pub(crate) basis: &'plan TrackedStore,
+    pub(crate) planned_on: &'plan TrackedStore,
 }
 
 /// What became of them.
 #[derive(Debug)]
 pub(crate) enum Directly {
-    /// They are decided and applied. The session's row after it.
-    Applied(Row),
+    /// They are decided and applied. The session's row after it, and the point where this is
+    /// durable.
+    Applied(Row, DurabilityPoint),
     /// Nothing was done, because something has changed since the plan.
     Conflict,
     /// Nothing was done, because they must take the other way.
@@ -72,30 +73,39 @@ impl Distributor {
             None => self.take_over().await?,
         };
         if !self.env.breaks(Broken::IgnoresPredecessors) {
-            for session in order::behind(&mut warm.system, &mut warm.applied, &direct).await? {
-                warm = self.catch_up(warm, session).await?;
+            let (system, applied) = (&mut warm.system, &mut warm.applied);
+            for session in order::sessions_to_apply_first(system, applied, &direct).await? {
+                let Some(row) = session::get(&mut warm.system, session).await? else {
+                    continue;
+                };
+                if row.state == State::Closed {
+                    // Once its end is applied, the session is forgotten. The end's own message
+                    // would then look numbered by another instance, and force a takeover.
+                    *guard = Some(warm);
+                    return Ok(Directly::Unfit);
+                }
+                warm = self.catch_up(warm, &row).await?;
             }
         }
+        let decided = direct.decided;
         let applied = self.transact(&mut warm, direct).await?;
-        if !matches!(applied, Directly::Applied(_)) {
-            // They may count requests that were numbered in vain.
+        if !matches!(applied, Directly::Applied(..)) && has_limits(decided) {
+            // They may hold limits that were set in vain.
             warm.quotas = None;
         }
         *guard = Some(warm);
         Ok(applied)
     }
 
-    /// Numbers and applies the decided requests of a session whose messages have not arrived yet. Their
-    /// writer may have died before it installed them.
-    async fn catch_up(&self, mut warm: WarmState, session: SessionId) -> Result<WarmState> {
-        let Some(row) = session::get(&mut warm.system, session).await? else {
-            return Ok(warm);
-        };
-        install_outbox(&mut warm.system, &row).await?;
+    /// Numbers and applies the decided requests of a session whose messages have not arrived yet.
+    /// Their writer may have died before it installed them.
+    async fn catch_up(&self, mut warm: WarmState, row: &Row) -> Result<WarmState> {
+        install_outbox(&mut warm.system, row).await?;
         Ok(self.process(warm, row.outbox_decoded()?).await?)
     }
 
-    /// Announces the last slot again, unless the instance that wrote it still works and has done so.
+    /// Announces the last slot again, unless the instance that wrote it still works and has done
+    /// so.
     pub(crate) async fn announce_again(&self) -> Result<()> {
         let mut guard = self.warm.lock().await;
         if guard.is_none() {
@@ -121,7 +131,7 @@ impl Distributor {
             request,
             decided,
             installed,
-            basis,
+            planned_on,
         } = direct;
         let numbered = self.numbered(warm, decided).await?;
         let after = row.after_applied(decided.len(), request);
@@ -143,7 +153,7 @@ impl Distributor {
             return Ok(Directly::Unfit);
         }
         updates.extend(installed);
-        updates.push(session::decision_applied(row, &after).depends_on(basis.point()));
+        updates.push(session::decision_applied(row, &after).depends_on(planned_on.point()));
         warm.system.observe_now()?;
         warm.writer.depend_on(warm.system.point()).await?;
         let slot = encode(slot);
@@ -154,7 +164,7 @@ impl Distributor {
         warm.items.observe(point)?;
         warm.applied.advance(row.session, after.sequence);
         self.finish(warm, step, slot, (decided, numbered)).await?;
-        Ok(Directly::Applied(after))
+        Ok(Directly::Applied(after, point))
     }
 
     /// The steps after a slot is applied.
@@ -173,4 +183,10 @@ impl Distributor {
         warm.advance(step);
         trim(warm).await
     }
+}
+
+/// Whether requests change the limits of a quota.
+fn has_limits(decided: &[Decided]) -> bool {
+    let mut touched = decided.iter().flat_map(|decided| &decided.touched);
+    touched.any(|touched| quota::top_of_limits(&touched.path).is_some())
 }

@@ -410,7 +410,8 @@ impl Working<'_> {
         self.nodes.insert(path.to_owned(), after);
     }
 
-    /// Loads data from its temporary object if it has one, and puts it where the znode's data belongs.
+    /// Loads data from its temporary object if it has one, and puts it where the znode's data
+    /// belongs.
     async fn place_data(&self, request: &Numbering<'_>, data: &Payload) -> Result<Payload> {
         let data = match data {
             Payload::Object { name, .. } => {

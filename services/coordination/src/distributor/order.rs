@@ -204,12 +204,12 @@ async fn missing(
 
 /// The sessions with decided requests that are not numbered yet, and that planned requests must
 /// follow.
-pub(super) async fn behind(
+pub(super) async fn sessions_to_apply_first(
     system: &mut TrackedStore,
     applied: &mut Applied,
     Direct { row, decided, .. }: &Direct<'_>,
 ) -> Result<BTreeSet<SessionId>> {
-    let mut behind = BTreeSet::new();
+    let mut sessions = BTreeSet::new();
     let touched = decided.iter().flat_map(|decided| &decided.touched);
     let others = touched.filter_map(|touched| touched.follows);
     let others = others.filter(|follows| follows.session != row.session && follows.sequence > 0);
@@ -219,10 +219,10 @@ pub(super) async fn behind(
     };
     for follows in std::iter::once(own).chain(others) {
         if follows.sequence > applied.through(system, follows.session).await?.sequence {
-            behind.insert(follows.session);
+            sessions.insert(follows.session);
         }
     }
-    Ok(behind)
+    Ok(sessions)
 }
 
 /// Fetches a decided request that the queue has not delivered. Its writer may have died before

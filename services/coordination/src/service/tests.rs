@@ -1,5 +1,8 @@
-//! C-3: the state that a starting process finds.
+//! C-3: the state that a starting process finds, and the triggers that it arms.
 
+use std::sync::Mutex;
+
+use ports::{Functions, decorate::FunctionsDecorator};
 use simulated::Options;
 
 use super::*;
@@ -10,6 +13,42 @@ use crate::{
 
 /// A generous bound; the work takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Functions that note the armed triggers.
+#[derive(Debug)]
+struct Triggers(Arc<dyn Functions>, Mutex<Vec<QueueTrigger>>);
+
+impl FunctionsDecorator for Triggers {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
+    }
+
+    async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
+        let mut armed = self.1.lock().expect("no panic while it is locked");
+        armed.push(trigger);
+        Ok(())
+    }
+}
+
+/// A message holds many requests, and an invocation of the writer has to end in time.
+#[test]
+fn one_invocation_receives_a_bounded_number_of_requests() {
+    simulated::run(async {
+        let fixture = Fixture::new(Options::default(), Config::default()).await;
+        let env = fixture.env(fixture.store());
+        let functions = Arc::new(Triggers(env.parts.functions.clone(), Mutex::default()));
+        let parts = Parts {
+            functions: functions.clone(),
+            ..env.parts.clone()
+        };
+        let service = Service::new(parts, Config::default());
+        service.start().await.expect("it starts");
+        let armed = functions.1.lock().expect("no panic while it is locked");
+        let writer = armed.iter().find(|one| one.function == queue_names::WRITER);
+        let most = writer.expect("it is armed").batch_messages_max;
+        assert_eq!(most * queue_names::MESSAGE_RECORDS_MAX, 256);
+    });
+}
 
 /// An outbox that does not decode does not prevent a process from starting.
 #[test]

@@ -1,13 +1,16 @@
 //! Node rows: a znode's state in the system store, and the timed lock on it.
 //!
-//! A row holds the installed state. While a writer works on the znode, it also holds a lock that
-//! names the writer's request (rule C-1). Nothing is decided here. A writer that finds a lock past
+//! A row holds the installed state. While a writer works on the znode under locks, the row also
+//! holds a lock that names the writer's request (rule C-1). A writer without locks changes the row
+//! in the transaction of its decision, if it has no lock and its state is as read ([`Seen`]).
+//!
+//! Nothing is decided here. A writer that finds a lock past
 //! its time reads the row of the session that the lock names. If the request is decided there, it
 //! installs the outcome. If not, it fences the request out. Only then does it take the lock. A row
 //! with neither state nor lock does not exist.
 //!
 //! Invariant: a lock with the fencing number under which its request was decided has not been
-//! installed yet. Installing and unlocking are one write, and a writer locks before it decides.
+//! installed yet. Installing and unlocking are one write, and the writer locked before it decided.
 //!
 //! A lock need not be durable to be held. Work under a lock depends on it and is refused if the
 //! store lost the lock ([`crate::dependency`]).

@@ -3,12 +3,13 @@
 //!
 //! A session is one item. Its attributes are the commit point of all its requests (rule C-1), the
 //! numbers that make them idempotent (C-2), the outbox that survives its writer (C-3), and the
-//! lease (C-6). Every transition is one conditional update of that item, and only this module makes
-//! them.
+//! lease (C-6). Every transition is one conditional update of that item, made alone or in a
+//! transaction with updates of other items. Only this module composes these updates.
 //!
 //! Invariants
 //! - `sequence` grows by one with each decided request. The outbox holds exactly the requests in
 //!   (`applied`, `sequence`], in order. Their effects are installed before they are pushed.
+//!   Requests that are applied with their decision never enter it: both numbers grow together.
 //! - `fence` grows whenever a writer takes over the session, and whenever another writer fences it
 //!   out. A writer with an older number can decide nothing.
 //! - `attach` grows with each connection. Requests of older attaches are refused.

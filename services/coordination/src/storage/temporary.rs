@@ -2,8 +2,8 @@
 //! (`faaskeeper.txt`, section 4.7).
 //!
 //! An object is named after the request that it travels with, and after the timeline of a restored
-//! store: objects of requests after the backup may still be there. The distributor removes the objects
-//! of decided requests. The other objects belong to requests that are never decided: their
+//! store: objects of requests after the backup may still be there. The distributor removes the
+//! objects of decided requests. The other objects belong to requests that are never decided: their
 //! connection was replaced, their session ended, a crash lost their message, or their client died
 //! before sending it. A writer that refuses a request cannot remove its object at once, because the
 //! message may be a second delivery of a request that is decided and not applied. So the heartbeat

@@ -182,7 +182,8 @@ pub struct Cursor {
     pub applying: Zxid,
 }
 
-/// How much a slot adds to the numbers of znodes and ephemerals, and to the bytes of paths and data.
+/// How much a slot adds to the numbers of znodes and ephemerals, and to the bytes of paths and
+/// data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Growth {
     pub znodes: i64,
@@ -372,9 +373,10 @@ impl UserStore {
     /// Puts data in its place before an item names it: into the item or into an object.
     ///
     /// The object is named after the update and the part of it, and these determine the content, so
-    /// placing it twice is harmless. The update's decision must be durable. Otherwise the store could lose the
-    /// decision but keep the object, and the next decision would have the same name. A restore from
-    /// a backup loses durable decisions too, so the names in a restored store contain its timeline.
+    /// placing it twice is harmless. The update's decision must be durable. Otherwise the store
+    /// could lose the decision but keep the object, and the next decision would have the same name.
+    /// A restore from a backup loses durable decisions too, so the names in a restored store
+    /// contain its timeline.
     pub async fn place_data(&self, update: UpdateId, part: u32, data: Payload) -> Result<Payload> {
         let belongs_in_object = self.belongs_in_object(&data);
         let bytes_len = data.bytes_len();
@@ -422,8 +424,8 @@ impl UserStore {
         Ok((!is_named).then(|| Bytes::from(name)))
     }
 
-    /// The cursor, and the objects that [`UserStore::collect_garbage`] removes once the current slot is
-    /// applied completely.
+    /// The cursor, and the objects that [`UserStore::collect_garbage`] removes once the current
+    /// slot is applied completely.
     pub async fn cursor(&self) -> Result<Read<(Cursor, Vec<Bytes>)>> {
         let Read { value: item, point } = self.items.get(&cursor_key()).await?;
         let number = |name| item.as_ref().and_then(|item| item.integer(name));

@@ -1,9 +1,13 @@
 //! Requests of one session that are decided together: their locks and their outcomes.
 //!
-//! Waiting requests share writes that cost the same for one as for many. A znode is locked and
-//! installed once for all requests that touch it, and one write of the session's row decides them
-//! all. Every lock names the first request of the batch. A writer that meets a lock therefore finds
-//! all of them in the outbox, or fences all of them out.
+//! Waiting requests share writes that cost the same for one as for many. A znode is locked or read,
+//! and installed, once for all requests that touch it, and one write of the session's row decides
+//! them all.
+//!
+//! An optimistic batch reads znodes and takes no locks. One transaction decides it and installs its
+//! states, if these are as they were read, and may also apply it. Any other batch locks znodes,
+//! decides, and then installs and unlocks. Every lock names the first request of the batch. A
+//! writer that meets a lock therefore finds all of them in the outbox, or fences all of them out.
 //!
 //! Invariants
 //! - A batch never waits for a lock while it holds locks of another request, because waiting
@@ -11,7 +15,8 @@
 //!   The request then waits with only its own locks, taken in path order.
 //! - A batch is decided completely or not at all.
 //! - A batch is decided, installed and unlocked only while the store still has the state that it
-//!   was planned from, in particular the locks.
+//!   was planned from, in particular the locks. Index entries are removed only while it also has
+//!   the decision.
 
 mod ancestor_lock;
 mod known;
@@ -208,7 +213,8 @@ impl<'writer> Batch<'writer> {
         Ok(found)
     }
 
-    /// Reads a znode's row. A known state may be outdated, which the decision's conditions find out.
+    /// Reads a znode's row. A known state may be outdated, which the decision's conditions find
+    /// out.
     async fn read(&mut self, path: &str) -> Result<(Seen, Option<NodeState>), PlanError> {
         if let Some(known) = self.known.and_then(|known| known.get(path)) {
             return Ok((known.0, Some(known.1)));
@@ -450,7 +456,8 @@ impl<'writer> Batch<'writer> {
         decided
     }
 
-    /// Whether a transaction may decide and apply the batch. The end of a session has too many parts.
+    /// Whether a transaction may decide and apply the batch. The end of a session has too many
+    /// parts.
     pub(super) fn may_be_direct(&self) -> bool {
         !self.closes
     }
@@ -467,11 +474,11 @@ impl<'writer> Batch<'writer> {
             request: self.request,
             decided: &self.decided,
             installed: updates,
-            basis: &self.store,
+            planned_on: &self.store,
         };
         let applied = distributor.apply_directly(direct).await;
         match &applied {
-            Ok(Directly::Applied(_)) => self.remember(Some(installed)),
+            Ok(Directly::Applied(..)) => self.remember(Some(installed)),
             Ok(Directly::Unfit) => {}
             Ok(Directly::Conflict) | Err(_) => self.remember(None),
         }

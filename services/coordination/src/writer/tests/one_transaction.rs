@@ -1,6 +1,8 @@
 //! C-1 to C-4: writers that decide in one transaction instead of under locks, and those that also
 //! apply in it.
 
+mod direct;
+
 use std::{
     future::pending,
     sync::atomic::{AtomicUsize, Ordering},
@@ -202,8 +204,8 @@ fn redelivery_finishes_the_transaction_of_a_dead_writer() {
     assert!(!are_announced(Mode::Applies, broken), "the rule is needed");
 }
 
-/// Another session sets a znode before call `number` of a writer that sets it. Returns the number of
-/// updates that the znode has seen, or `None` if there is no such call.
+/// Another session sets a znode before call `number` of a writer that sets it. Returns the number
+/// of updates that the znode has seen, or `None` if there is no such call.
 fn updates_with_conflict_at(mode: Mode, broken: Option<Broken>, number: usize) -> Option<i32> {
     simulated::run(async {
         let fixture = fixture_of(mode, broken, ITEMS_MAX).await;
@@ -335,8 +337,12 @@ fn requests_of_a_replaced_connection_are_not_decided() {
                     assert!(matches!(attached, Transition::Done(_)));
                     Ok(())
                 });
+            let is_second = |call: &Call<'_>| matches!(call, Call::Transact);
+            process.store.once(Side::Before, is_second, async {
+                panic!("it is refused once")
+            });
             process.write(&fixture, session, vec![set("/a", "x")]).await;
-            assert!(process.store.is_through());
+            assert_eq!(fixture.row(session).await.attach, 2);
             assert_eq!(fixture.row(session).await.sequence, 0);
             assert_eq!(version(&fixture, "/a").await, 0);
         });
@@ -456,6 +462,24 @@ fn the_index_of_expiring_znodes_is_maintained_under_locks() {
     assert!(is_indexed(None));
     let broken = Some(Broken::IndexesWithoutLocks);
     assert!(!is_indexed(broken), "the rule is needed");
+}
+
+/// P1: a message that does not decode holds up none of those before it.
+#[test]
+fn a_message_that_does_not_decode_fails_alone() {
+    simulated::run(async {
+        let fixture = fixture().await;
+        let (session, store) = (fixture.open(1).await, fixture.store());
+        let made = vec![create("/a", Lifetime::Persistent)];
+        let mut asked = fixture.asked(session, made).await;
+        asked.push(Delivery {
+            body: packed(&[Bytes::from_static(b"of another build")], 64).remove(0),
+            ..asked[0].clone()
+        });
+        let failed = fixture.writer(&store).handle_messages(&asked).await;
+        assert_eq!(failed.expect_err("it does not decode").completed, 1);
+        assert_eq!(fixture.row(session).await.sequence, 1);
+    });
 }
 
 /// P1: a request that cannot be planned holds up only those after it in its message.
