@@ -193,7 +193,7 @@ impl RunningServer {
             memory = Some((service, file));
         }
         let mut beside = backups::beside(settings, packs.as_ref(), opened_buffer).await?;
-        if !settings.asks_for_token() {
+        if !settings.identifies_http_clients() {
             // Every user of the machine could read the keys of S3 clients.
             beside.files.clear();
         }
