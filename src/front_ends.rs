@@ -345,8 +345,8 @@ fn loaded(security: &Security, port: Port) -> anyhow::Result<Option<Tls>> {
     loaded.context("--tls-cert, --tls-key and --tls-client-ca")
 }
 
-/// The authorities of the other servers' certificates, and this server's own if they may ask for
-/// it. None: no port has TLS.
+/// The authorities of the other servers' certificates, and this server's own, which they may ask
+/// for. None: no port has TLS.
 ///
 /// Errors: they cannot be read.
 pub(crate) fn trusted(security: &Security) -> anyhow::Result<Option<Trust>> {
@@ -358,8 +358,6 @@ pub(crate) fn trusted(security: &Security) -> anyhow::Result<Option<Trust>> {
         // Without any, the other servers are not trusted, and there may be none.
         None => Trust::in_system().unwrap_or_default(),
     };
-    Ok(Some(match &files.client_ca {
-        Some(_) => trust.with_identity(&files.certificate, &files.key)?,
-        None => trust,
-    }))
+    let trust = trust.with_identity(&files.certificate, &files.key);
+    Ok(Some(trust.context("--tls-cert and --tls-key")?))
 }

@@ -427,9 +427,11 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether requests to the HTTP listener must carry a token.
-    pub(crate) fn asks_for_token(&self) -> bool {
-        matches!(self.http, Listen::At(address) if self.security.token_at(address).is_some())
+    /// Whether HTTP clients need a token or a certificate.
+    pub(crate) fn identifies_http_clients(&self) -> bool {
+        let security = &self.security;
+        matches!(self.http, Listen::At(address)
+            if security.token_at(address).is_some() || security.requires_certificate(Port::Http))
     }
 
     /// The store for people to read; without passwords.

@@ -18,7 +18,7 @@ use coordination::{Gateway, Parts, Service, config::DataPlacement, model::Timeli
 use http_frontend::{HttpPeers, InProcessRouter, Services};
 use in_process::{SystemClock, SystemEntropy};
 use ports::{
-    KeyValue, Queue, QueueAdmin,
+    KeyValue, LogThrottle, Monotonic, Queue, QueueAdmin,
     metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue},
 };
 use sandbox::{
@@ -193,7 +193,7 @@ impl RunningServer {
             memory = Some((service, file));
         }
         let mut beside = backups::beside(settings, packs.as_ref(), opened_buffer).await?;
-        if !settings.asks_for_token() {
+        if !settings.identifies_http_clients() {
             // Every user of the machine could read the keys of S3 clients.
             beside.files.clear();
         }
@@ -590,12 +590,16 @@ async fn start_in_time(
     is_among: bool,
 ) -> transactions::Result<()> {
     let began = Instant::now();
+    let mut outage = LogThrottle::default();
     loop {
         match service.start().await {
             Err(error @ transactions::Error::Unavailable(_))
                 if is_among && began.elapsed() < START_MAX =>
             {
-                tracing::info!(%error, "cannot join the other nodes yet");
+                let now = Monotonic(began.elapsed());
+                if let Some(lasts) = outage.failed(now, &error.to_string()) {
+                    tracing::info!(%error, ?lasts, "cannot join the other nodes yet; trying for {START_MAX:?}");
+                }
                 sleep(START_AGAIN).await;
             }
             started => return started,

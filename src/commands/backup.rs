@@ -3,8 +3,8 @@
 use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Read, Seek as _, Write},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    io::{self, Read, Write},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -165,18 +165,44 @@ impl Restore {
     }
 }
 
-/// Opens the file of a backup that is not complete, and locks it until it is closed. It takes the place
+/// Creates the file of a backup that is not complete, and locks it until it is closed. It takes the place
 /// of one that an interrupted backup has left.
 fn begin(part: &Path) -> anyhow::Result<File> {
+    match create(part) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        created => {
+            let created = created?;
+            lock(&created, part, true)?;
+            return Ok(created);
+        }
+    }
+    let leftover = OpenOptions::new().read(true).write(true).open(part)?;
+    lock(&leftover, part, false)?;
+    ensure!(
+        store::is_begun(&leftover)?,
+        "it is there, and is not of a backup: choose another FILE, or remove it"
+    );
+    // Its content stays: an interrupted rename has left it under the name of a complete backup too.
+    fs::remove_file(part)?;
+    let created = create(part)?;
+    lock(&created, part, true)?;
+    Ok(created)
+}
+
+fn create(part: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let options = options.read(true).write(true).create(true).truncate(false);
     // Everything that the store holds is in it.
-    let mut file = options.mode(0o600).open(part)?;
+    let options = options.read(true).write(true).create_new(true).mode(0o600);
+    options.open(part)
+}
+
+/// Errors: another backup has the file. `is_new` is false and the file system has no locks.
+fn lock(file: &File, part: &Path, is_new: bool) -> anyhow::Result<()> {
     let found = file.metadata()?;
     let is_locked = match file.try_lock() {
         Err(TryLockError::WouldBlock) => false,
         // The file system has no locks.
-        Err(TryLockError::Error(_)) => found.len() == 0,
+        Err(TryLockError::Error(_)) => is_new,
         Ok(()) => true,
     };
     // The other one may have renamed or removed it before it was locked here.
@@ -187,14 +213,7 @@ fn begin(part: &Path) -> anyhow::Result<File> {
         is_locked && is_there,
         "another backup writes it: wait for its end, or remove it if none runs"
     );
-    ensure!(
-        store::is_begun(&file)?,
-        "it is there, and is not of a backup: choose another FILE, or remove it"
-    );
-    file.set_permissions(fs::Permissions::from_mode(0o600))?;
-    file.set_len(0)?;
-    file.rewind()?;
-    Ok(file)
+    Ok(())
 }
 
 /// Errors: there is a file of that name. It is not replaced.

@@ -46,25 +46,44 @@ pub(crate) struct Target {
     #[arg(skip = std::env::var("LANDFAST_TOKEN").ok())]
     token: Option<String>,
     /// The authorities of an `https` server's certificate, PEM, instead of those of the system; only from the environment
-    #[arg(skip = std::env::var_os("LANDFAST_TLS_CA").map(PathBuf::from))]
+    #[arg(skip = file_in("LANDFAST_TLS_CA"))]
     ca: Option<PathBuf>,
 }
 
+/// The file that an environment variable names. An empty variable is as good as none.
+fn file_in(variable: &str) -> Option<PathBuf> {
+    let value = env::var_os(variable).filter(|value| !value.is_empty());
+    value.map(PathBuf::from)
+}
+
+/// TLS files from the command line, with the names of their options. Without them, the environment
+/// gives the files.
+#[derive(Debug)]
+pub(crate) struct Given<'a> {
+    pub(crate) ca: Option<(&'a Path, &'a str)>,
+    /// A certificate for servers that ask for one, and its key, which may be in the same file.
+    pub(crate) identity: Option<(&'a Path, Option<&'a Path>, &'a str)>,
+}
+
 /// The authorities in a file, or those of the system, and a certificate for servers that ask for
-/// one. The key may be in the same file.
-pub(crate) fn trust(
-    ca: Option<&Path>,
-    certificate: Option<&Path>,
-    key: Option<&Path>,
-) -> anyhow::Result<Trust> {
+/// one.
+pub(crate) fn trust(given: &Given<'_>) -> anyhow::Result<Trust> {
+    let variable = "LANDFAST_TLS_CA";
+    let ca = file_in(variable);
+    let ca = given.ca.or_else(|| Some((ca.as_deref()?, variable)));
     let trust = match ca {
-        Some(path) => Trust::in_file(path).context("LANDFAST_TLS_CA")?,
+        Some((path, named)) => Trust::in_file(path).context(named.to_owned())?,
         None => Trust::in_system().context("give a file of authorities in LANDFAST_TLS_CA")?,
     };
-    Ok(match certificate {
-        Some(certificate) => trust
+    let variable = "LANDFAST_TLS_CLIENT_CERT";
+    let (certificate, key) = (file_in(variable), file_in("LANDFAST_TLS_CLIENT_KEY"));
+    let identity = given
+        .identity
+        .or_else(|| Some((certificate.as_deref()?, key.as_deref(), variable)));
+    Ok(match identity {
+        Some((certificate, key, named)) => trust
             .with_identity(certificate, key.unwrap_or(certificate))
-            .context("the certificate for servers that ask for one")?,
+            .context(named.to_owned())?,
         None => trust,
     })
 }
@@ -261,10 +280,10 @@ impl Target {
         if !self.url.starts_with("https:") {
             return Ok(Trust::default());
         }
-        let file = |name| env::var_os(name).map(PathBuf::from);
-        let certificate = file("LANDFAST_TLS_CLIENT_CERT");
-        let key = file("LANDFAST_TLS_CLIENT_KEY");
-        trust(self.ca.as_deref(), certificate.as_deref(), key.as_deref())
+        trust(&Given {
+            ca: self.ca.as_deref().map(|ca| (ca, "LANDFAST_TLS_CA")),
+            identity: None,
+        })
     }
 }
 

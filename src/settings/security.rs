@@ -50,19 +50,33 @@ impl FromStr for ClientCertificates {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut modes = Self::default().0;
-        for part in text.split(',') {
-            let (port, mode) = part.split_once('=').unwrap_or(("", part));
+        let mut named = BTreeSet::new();
+        for (index, part) in text.split(',').enumerate() {
+            let (port, mode) = match part.split_once('=') {
+                Some((port, mode)) => (Some(port), mode),
+                None => (None, part),
+            };
             let mode = match mode {
                 "none" => None,
                 "optional" => Some(Mode::Optional),
                 "required" => Some(Mode::Required),
                 _ => return Err(format!("{mode:?}: give required, optional or none")),
             };
-            match Port::NAMES.iter().position(|name| *name == port) {
-                Some(port) => modes[port] = mode,
-                None if port.is_empty() => modes = [mode; 4],
-                None => return Err(format!("{port}: the ports are {}", Port::NAMES.join(", "))),
+            let Some(port) = port else {
+                if index > 0 {
+                    return Err(format!("{part}: the mode of all other ports comes first"));
+                }
+                modes = [mode; 4];
+                continue;
+            };
+            let Some(position) = Port::NAMES.iter().position(|name| *name == port) else {
+                let ports = Port::NAMES.join(", ");
+                return Err(format!("{port:?}: the ports are {ports}"));
+            };
+            if !named.insert(position) {
+                return Err(format!("{port}: give each port one mode"));
             }
+            modes[position] = mode;
         }
         Ok(Self(modes))
     }
@@ -229,6 +243,13 @@ impl Options {
     }
 
     fn tls_files(&self) -> anyhow::Result<Option<TlsFiles>> {
+        let asks = self.tls_client_certificates.unwrap_or_default();
+        ensure!(
+            self.tls_client_ca.is_some()
+                || self.tls_client_certificates.is_none()
+                || asks == ClientCertificates([None; 4]),
+            "--tls-client-certificates: give the authority that signs them, by --tls-client-ca"
+        );
         let (certificate, key) = match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => (certificate.clone(), key.clone()),
             (None, None) => {
@@ -241,13 +262,6 @@ impl Options {
             (Some(_), None) => bail!("--tls-cert: give its key too, by --tls-key"),
             (None, Some(_)) => bail!("--tls-key: give its certificate too, by --tls-cert"),
         };
-        let asks = self.tls_client_certificates.unwrap_or_default();
-        ensure!(
-            self.tls_client_ca.is_some()
-                || self.tls_client_certificates.is_none()
-                || asks == ClientCertificates([None; 4]),
-            "--tls-client-certificates: give the authority that signs them, by --tls-client-ca"
-        );
         let client_ca = self.tls_client_ca.clone();
         Ok(Some(TlsFiles {
             certificate,

@@ -159,6 +159,10 @@ fn half_of_what_makes_a_server_safe_is_refused() {
             "--tls-client-certificates: give the authority",
         ),
         (
+            "tls_client_certificates = \"http=required\"",
+            "--tls-client-certificates: give the authority",
+        ),
+        (
             "tls_cert = \"c\"\ntls_key = \"k\"\nzookeeper = \"off\"\nzookeeper_secure_listen = \"127.0.0.1:0\"",
             "it is a second port beside --zookeeper",
         ),
@@ -263,7 +267,17 @@ fn a_required_certificate_stands_for_the_token_and_each_port_has_its_own_rule() 
         });
         assert_eq!(asked, expected);
     }
-    for wrong in ["need", "http=need", "ftp=none", "", "http"] {
+    for wrong in [
+        "need",
+        "http=need",
+        "ftp=none",
+        "",
+        "http",
+        "s3=required,none",
+        "none,required",
+        "s3=none,s3=required",
+        "=none",
+    ] {
         wrong.parse::<ClientCertificates>().expect_err(wrong);
     }
 }

@@ -282,6 +282,17 @@ def two_backups_to_one_file_do_not_disturb_each_other(server, run, tmp_path):
     assert run(server, "backup", "b.lf", "--verify").returncode == 0
 
 
+def a_complete_backup_that_has_the_unfinished_name_too_is_kept(server, run, tmp_path):
+    assert run(server, "backup", "b.lf").returncode == 0
+    # A kill after the link, and the user moved the file.
+    (tmp_path / "b.lf.part").hardlink_to(tmp_path / "b.lf")
+    (tmp_path / "b.lf").rename(tmp_path / "moved.lf")
+    whole = (tmp_path / "moved.lf").read_bytes()
+    assert run(server, "backup", "b.lf").returncode == 0
+    assert (tmp_path / "moved.lf").read_bytes() == whole
+    assert not (tmp_path / "moved.lf").samefile(tmp_path / "b.lf")
+
+
 def an_interrupted_restore_is_not_in_the_way(server, run, tmp_path):
     assert run(server, "backup", "b.lf").returncode == 0
     whole = (tmp_path / "b.lf").read_bytes()

@@ -178,8 +178,8 @@ def a_port_serves_the_clients_whose_certificates_it_asks_for(secure, monkeypatch
     ports = [server.http_port, server.s3_port]
     for server.identity in [None, "stranger"]:
         for port in ports:
-            with pytest.raises((ssl.SSLError, OSError)):
-                server.ask("/health/live", port=port)
+            seen = len(server.log_lines("the TLS handshake failed"))
+            waiting.until(lambda: _has_refused(server, port, seen), "the line")
     server.identity = None
     assert server.ask("/", port=server.routes_port)[0] == 404
     ran = _command_line(server, "status", LANDFAST_TOKEN=TOKEN, LANDFAST_TLS_CA=CA)
@@ -196,6 +196,13 @@ def a_port_serves_the_clients_whose_certificates_it_asks_for(secure, monkeypatch
 
     with landfast.connect(server.http_url, token=TOKEN, ca=CA) as client:
         client.state().put("a", b"1")
+
+
+def _has_refused(server, port, seen):
+    """Whether the server logs one more failed handshake; it logs one a second at most."""
+    with pytest.raises((ssl.SSLError, OSError)):
+        server.ask("/health/live", port=port)
+    return len(server.log_lines("the TLS handshake failed")) > seen
 
 
 def only_the_passwords_of_accounts_open_a_session(secure, kazoo, tmp_path):

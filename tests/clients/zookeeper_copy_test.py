@@ -101,6 +101,16 @@ def a_tree_is_copied_over_tls_by_clients_with_certificates(sides, path):
     ]:
         error = sides.copy("--path", path, *options, status=1, has_tls=True)
         assert complaint in error and "certificate" in error, error
+    for options, has_tls, complaint in [
+        (["--tls-ca", ca], False, "--tls-ca: no side has TLS"),
+        (own["from"], False, "--from-cert: "),
+        (own["to"], False, "--to-cert: "),
+        (["--tls-ca", ca, "--to-key", key], True, "--to-key: give its certificate too"),
+        (["--tls-ca", key], True, "--tls-ca: "),
+        (["--tls-ca", ca, "--from-cert", ca], True, "--from-cert: "),
+    ]:
+        error = sides.copy("--path", path, *options, status=1, has_tls=has_tls)
+        assert complaint in error, error
     report = sides.copy("--path", path, "--tls-ca", ca, *own["from"], *own["to"], has_tls=True)
     assert (report["verified"], report["created"], report["equal"]) == (True, 301, 301)
     assert target.tree(path) == source.tree(path)

@@ -1,17 +1,27 @@
 //! Containers and znodes with a time to live: the service removes them when they are due, and never
 //! before.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use coordination::{
-    Client, Config, Service,
+    Client, Config, Parts, Service,
     broken::Broken,
     dependency::TrackedStore,
     model::{Connect, EventKind, Lifetime, Output, Request, Response, Watching, Zxid},
     queue_names,
     storage::expiring,
 };
-use ports::{Functions as _, faults::Calm, functions::QueueTrigger};
+use ports::{
+    Functions as _,
+    faults::{Calm, Fault, FaultSchedule, FaultyQueue},
+    functions::QueueTrigger,
+};
 use simulated::World;
 use simulation::{
     cluster::Instances,
@@ -19,7 +29,9 @@ use simulation::{
     scenario::{Scenario, expiring as some_expire},
 };
 
-use crate::single_service::{TIMEOUT, connect, create, follow, result, set, started};
+use crate::single_service::{
+    TIMEOUT, connect, create, follow, parts, result, set, started, started_with,
+};
 
 const CHECK_PERIOD: Duration = Duration::from_secs(5);
 
@@ -333,6 +345,42 @@ fn a_check_requests_nothing_while_earlier_requests_wait() {
         assert_eq!(requests_behind_a_stopped_writer(14, None).await, 11 + 12);
         let mutant = Some(Broken::RepeatsWaitingRemovals);
         assert!(requests_behind_a_stopped_writer(8, mutant).await >= 70);
+    });
+}
+
+/// Refuses the next message once it is told to.
+#[derive(Debug, Default)]
+struct RefusesNext(AtomicBool);
+
+impl FaultSchedule for RefusesNext {
+    fn next(&self, operation: &'static str) -> Fault {
+        if operation == "queue.send" && self.0.swap(false, Ordering::Relaxed) {
+            return Fault::RefuseBefore;
+        }
+        Fault::None
+    }
+}
+
+/// Requests that could not be sent are not waited for: the next check repeats them.
+#[test]
+fn the_next_check_repeats_requests_that_were_not_sent() {
+    simulated::run(async {
+        let world = World::new(1);
+        let refuses = Arc::<RefusesNext>::default();
+        let faults = Arc::<RefusesNext>::clone(&refuses);
+        let parts = Parts {
+            queue: Arc::new(FaultyQueue::new(world.queue(), faults, world.clock())),
+            ..parts(&world)
+        };
+        let service = started_with(&world, parts, config(None)).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a calm world");
+        made(&mut client, "/t", TTL).await;
+        refuses.0.store(true, Ordering::Relaxed);
+        wait(&world, &mut client, Duration::from_secs(20)).await;
+        wait(&world, &mut client, CHECK_PERIOD * 3).await;
+        assert!(!refuses.0.load(Ordering::Relaxed), "a check has failed");
+        assert!(!exists(&mut client, "/t").await);
     });
 }
 

@@ -72,6 +72,13 @@ impl FromStr for Hosts {
                 !name.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
             });
             ensure!(is_whole, "give HOST:PORT, as in 10.0.0.7:2181");
+            let is_one = parts.is_some_and(|(name, _)| {
+                !name.contains(':') || (name.starts_with('[') && name.ends_with(']'))
+            });
+            ensure!(
+                is_one,
+                "write an IPv6 address in brackets, as in [::1]:2181"
+            );
             Ok(host.to_owned())
         });
         let hosts = hosts.collect::<anyhow::Result<_>>()?;

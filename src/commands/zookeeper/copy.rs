@@ -1,6 +1,10 @@
 //! `landfast zookeeper copy`: passes over a tree until both sides are equal.
 
-use std::{cell::RefCell, path::PathBuf, process::ExitCode};
+use std::{
+    cell::RefCell,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
@@ -31,20 +35,20 @@ pub(crate) struct Copy {
     /// The server to copy to [default: the server of this machine's configuration]
     #[arg(long, value_name = "[tls://]HOST:PORT[,HOST:PORT]")]
     to: Option<Hosts>,
-    /// The authorities of servers' certificates, PEM [default: those of the system]
-    #[arg(long, env = "LANDFAST_TLS_CA", value_name = "FILE")]
+    /// The authorities of servers' certificates, PEM [env: LANDFAST_TLS_CA=] [default: those of the system]
+    #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// A certificate for the source, PEM, if it asks for one
-    #[arg(long, env = "LANDFAST_TLS_CLIENT_CERT", value_name = "FILE")]
+    /// A certificate for the source, PEM, if it asks for one [env: LANDFAST_TLS_CLIENT_CERT=]
+    #[arg(long, value_name = "FILE")]
     from_cert: Option<PathBuf>,
-    /// Its key [default: in the same file]
-    #[arg(long, env = "LANDFAST_TLS_CLIENT_KEY", value_name = "FILE")]
+    /// Its key [env: LANDFAST_TLS_CLIENT_KEY=] [default: in the same file]
+    #[arg(long, value_name = "FILE")]
     from_key: Option<PathBuf>,
-    /// A certificate for the target, PEM, if it asks for one
-    #[arg(long, env = "LANDFAST_TLS_CLIENT_CERT", value_name = "FILE")]
+    /// A certificate for the target, PEM, if it asks for one [env: LANDFAST_TLS_CLIENT_CERT=]
+    #[arg(long, value_name = "FILE")]
     to_cert: Option<PathBuf>,
-    /// Its key [default: in the same file]
-    #[arg(long, env = "LANDFAST_TLS_CLIENT_KEY", value_name = "FILE")]
+    /// Its key [env: LANDFAST_TLS_CLIENT_KEY=] [default: in the same file]
+    #[arg(long, value_name = "FILE")]
     to_key: Option<PathBuf>,
     /// The configuration file that says where the server of this machine listens [default: landfast.toml, if it is there]
     #[arg(long, env = "LANDFAST_CONFIG", value_name = "FILE")]
@@ -102,15 +106,27 @@ impl Copy {
         let kinds = self.kinds.kinds()?;
         let to = self.target()?;
         ensure!(to != self.from, "--from and --to are the same server: {to}");
+        ensure!(
+            self.tls_ca.is_none() || self.from.is_tls || to.is_tls,
+            "--tls-ca: no side has TLS; write tls:// before its servers, or leave the option out"
+        );
         let from = Side {
             name: "source",
             hosts: self.from.clone(),
-            trust: self.trust(&self.from, self.from_cert.as_ref(), self.from_key.as_ref())?,
+            trust: self.trust(
+                &self.from,
+                (self.from_cert.as_deref(), "--from-cert"),
+                (self.from_key.as_deref(), "--from-key"),
+            )?,
             credentials: self.from_auth.clone(),
         };
         let to = Side {
             name: "target",
-            trust: self.trust(&to, self.to_cert.as_ref(), self.to_key.as_ref())?,
+            trust: self.trust(
+                &to,
+                (self.to_cert.as_deref(), "--to-cert"),
+                (self.to_key.as_deref(), "--to-key"),
+            )?,
             hosts: to,
             credentials: self.to_auth.clone(),
         };
@@ -147,14 +163,27 @@ impl Copy {
     fn trust(
         &self,
         hosts: &Hosts,
-        certificate: Option<&PathBuf>,
-        key: Option<&PathBuf>,
+        (certificate, certificate_named): (Option<&Path>, &str),
+        (key, key_named): (Option<&Path>, &str),
     ) -> anyhow::Result<Trust> {
         if !hosts.is_tls {
+            for (file, named) in [(certificate, certificate_named), (key, key_named)] {
+                ensure!(
+                    file.is_none(),
+                    "{named}: {hosts} has no TLS; write tls://{hosts}, or leave the option out"
+                );
+            }
             return Ok(Trust::default());
         }
-        let (certificate, key) = (certificate.map(PathBuf::as_path), key.map(PathBuf::as_path));
-        request::trust(self.tls_ca.as_deref(), certificate, key)
+        ensure!(
+            certificate.is_some() || key.is_none(),
+            "{key_named}: give its certificate too, by {certificate_named}"
+        );
+        let identity = certificate.map(|certificate| (certificate, key, certificate_named));
+        request::trust(&request::Given {
+            ca: self.tls_ca.as_deref().map(|ca| (ca, "--tls-ca")),
+            identity,
+        })
     }
 
     fn target(&self) -> anyhow::Result<Hosts> {

@@ -36,6 +36,8 @@ use crate::{
 const BATCH_BYTES: usize = 8 << 20;
 /// The end of a name that is not restored yet.
 const UNFINISHED: &str = ".restoring";
+/// The file in a directory that is not restored yet. Only such a directory is emptied.
+const MARKER: &str = ".landfast-restoring";
 
 type Result<T> = std::result::Result<T, BackupError>;
 
@@ -75,18 +77,24 @@ impl Staged {
             made => made.map(|()| false).map_err(making(&path))?,
         };
         let lock = locked(&path, is_left)?;
+        if is_left {
+            take_over(&path)?;
+        }
+        let marker = path.join(MARKER);
         let staged = Self {
             name,
             path,
             _lock: lock,
         };
-        if is_left {
-            empty(&staged.path).map_err(BackupError::io(format!(
-                "remove what an interrupted restore has left in {}",
-                staged.path.display()
-            )))?;
-        }
+        File::create(&marker).map_err(making(&marker))?;
         Ok(staged)
+    }
+
+    /// Makes the content durable, without the marker.
+    fn sync(&self) -> Result<()> {
+        let removed = fs::remove_file(self.path.join(MARKER));
+        let synced = removed.and_then(|()| sync(&self.path));
+        synced.map_err(BackupError::io(format!("sync {}", self.path.display())))
     }
 
     /// Gives the durable content its name, durably.
@@ -133,9 +141,30 @@ fn locked(path: &Path, is_left: bool) -> Result<File> {
     }
 }
 
+/// Empties a directory that an interrupted restore has left.
+///
+/// Errors: it has content and no marker, so it may be of another program. It is left alone.
+fn take_over(path: &Path) -> Result<()> {
+    let named = path.display();
+    let is_empty = fs::read_dir(path).map(|mut entries| entries.next().is_none());
+    let is_empty = is_empty.map_err(BackupError::io(format!("list {named}")))?;
+    if !is_empty && fs::symlink_metadata(path.join(MARKER)).is_err() {
+        return Err(BackupError::Refused(format!(
+            "{named} is not empty, and may not be of an interrupted restore: move it away, or remove it"
+        )));
+    }
+    empty(path).map_err(BackupError::io(format!(
+        "remove what an interrupted restore has left in {named}"
+    )))
+}
+
+/// The marker stays, so that the next restore may continue.
 fn empty(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
+        if entry.file_name() == MARKER {
+            continue;
+        }
         if entry.file_type()?.is_dir() {
             fs::remove_dir_all(entry.path())?;
         } else {
@@ -206,8 +235,7 @@ impl Restoring {
             )));
         }
         for staged in self.named.iter().chain([&self.data_dir]) {
-            sync(&staged.path)
-                .map_err(BackupError::io(format!("sync {}", staged.path.display())))?;
+            staged.sync()?;
         }
         for staged in self.named.iter().chain([&self.data_dir]) {
             staged.rename()?;

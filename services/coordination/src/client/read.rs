@@ -303,15 +303,15 @@ fn aspect(watching: Watching, aspect: Aspect) -> Option<Aspect> {
     (watching == Watching::Yes).then_some(aspect)
 }
 
-/// The znode at `path`. As in ZooKeeper, the empty path means the root, but only to reads: events
+/// The path to read for `path`. As in ZooKeeper, the empty path means the root, but only to reads: events
 /// name `/`, so a watch on the empty path never fires.
-fn shown(path: &str) -> &str {
+fn or_root(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
 }
 
 /// A znode or its absence, and the zxid that the view must reach before it is shown.
 async fn node(tail: &Tail, path: &str) -> Result<(Option<Node>, Zxid, Correction)> {
-    if let Some(node) = tail.region.get(shown(path)).await? {
+    if let Some(node) = tail.region.get(or_root(path)).await? {
         let zxid = if tail.env.breaks(Broken::ReadsByLaterAcls) {
             node.zxid_without_acl()
         } else {
@@ -450,7 +450,7 @@ async fn read_children(
 ) -> Result<ReadResult> {
     for _ in 0..LISTS_MAX {
         let since = tail.applied();
-        let children = tail.region.children(shown(path)).await?;
+        let children = tail.region.children(or_root(path)).await?;
         let (node, zxid) = match begin(tail, asker, since, path, access::READ).await? {
             Ok(begun) => begun,
             Err(refused) => return Ok(refused),
@@ -460,7 +460,7 @@ async fn read_children(
             continue;
         }
         let found = ReadResult {
-            correction: Correction::Children(shown(path).to_owned()),
+            correction: Correction::Children(or_root(path).to_owned()),
             ..ReadResult::of(since, zxid, Ok(Response::Children { children, stat }))
         };
         return Ok(found.with_target(path, aspect(watching, Aspect::Children)));
@@ -479,7 +479,7 @@ async fn count_descendants(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<
         return Ok(refused);
     }
     let itself = u64::from(path.is_empty());
-    let count = tail.region.count_descendants(shown(path)).await? + itself;
+    let count = tail.region.count_descendants(or_root(path)).await? + itself;
     let cursor = tail.region.cursor().await?.value.0;
     let count = i32::try_from(count).unwrap_or(i32::MAX);
     Ok(ReadResult::of(

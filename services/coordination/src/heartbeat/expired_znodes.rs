@@ -57,15 +57,20 @@ pub(crate) async fn request_removals(env: &Environment) -> Result<usize> {
     session::create(&mut store, SessionId::SYSTEM, password, timeout).await?;
     expiring::add(&mut store, &marker, now_ms).await?;
     let version = expiring::version(&mut store, &marker).await?;
-    due.extend(version.map(|version| (marker, version)));
+    due.extend(version.map(|version| (marker.clone(), version)));
     let requests: Vec<Bytes> = due
         .into_iter()
         .map(|(path, version)| encode(&removal(path, version)))
         .collect();
     let group = queue_names::request_group(SessionId::SYSTEM);
     let queue = &*env.parts.queue;
-    queue_names::send(queue, queue_names::REQUEST_QUEUE, group, &requests).await?;
-    Ok(requests.len())
+    let sent = queue_names::send(queue, queue_names::REQUEST_QUEUE, group, &requests).await;
+    if let (Err(_), Some(version)) = (&sent, version) {
+        // Otherwise later checks would wait for requests that were never sent. If this fails too,
+        // they wait until the requests are taken for lost.
+        let _ = expiring::replace(&mut store, &marker, version, None).await;
+    }
+    sent.map(|()| requests.len())
 }
 
 /// The path of the marker. A store that fell back may have lost the requests, and its next

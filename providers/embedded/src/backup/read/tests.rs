@@ -189,6 +189,7 @@ fn a_restore_takes_the_place_of_an_interrupted_one_and_not_of_a_running_one() {
     let left = directory.path().join("data.restoring");
     fs::create_dir_all(left.join("objects/old")).expect("the disk has room");
     fs::write(left.join("state.redb"), "half").expect("the disk has room");
+    fs::write(left.join(".landfast-restoring"), "").expect("the disk has room");
     fs::create_dir(directory.path().join("named.restoring")).expect("the disk has room");
     let running = File::open(&left).expect("it opens");
     running.try_lock().expect("it is free");
@@ -205,6 +206,32 @@ fn a_restore_takes_the_place_of_an_interrupted_one_and_not_of_a_running_one() {
         .collect();
     names.sort();
     assert_eq!(names, ["data", "named"]);
+}
+
+/// A directory of that name without the marker may be of another program.
+#[test]
+fn a_directory_that_no_restore_has_left_is_not_emptied() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let target = Target {
+        data_dir: directory.path().join("data"),
+        named: Some(directory.path().join("named")),
+    };
+    let bytes = backup(&object("objects", "a"));
+    for name in ["data.restoring", "named.restoring"] {
+        let other = directory.path().join(name);
+        fs::create_dir(&other).expect("the disk has room");
+        fs::write(other.join("state.redb"), "mine").expect("the disk has room");
+        let refused = restore(&*bytes, &target).expect_err(name).to_string();
+        assert!(refused.contains("is not empty"), "{refused}");
+        let kept = fs::read(other.join("state.redb")).expect("kept");
+        assert_eq!(kept, b"mine");
+        fs::remove_dir_all(&other).expect("removed");
+    }
+    restore(&*bytes, &target).expect("it is restored");
+    for restored in ["data", "named"] {
+        let marker = directory.path().join(restored).join(".landfast-restoring");
+        assert!(!marker.exists(), "{restored}");
+    }
 }
 
 #[test]
