@@ -249,20 +249,13 @@ impl<'writer> Turn<'writer> {
     /// finished. Returns zero if the row has changed and they must be checked again.
     async fn decide_some(&mut self, received: &[Received], most: usize) -> Result<usize> {
         let mut batch = self.batch();
-        // The first one may have been planned from outdated known states.
-        let tries = if batch.known.is_some() { 2 } else { 1 };
-        if self.conflicts < tries {
+        if self.conflicts < self.conflicts_max() {
             batch.try_without_locks();
         }
         let mut done = 0;
-        for Received {
-            attempt, submitted, ..
-        } in received
-        {
-            assert_eq!(
-                submitted.session, self.session,
-                "a group holds the requests of one session"
-            );
+        for received in received {
+            let submitted = &received.submitted;
+            assert_eq!(submitted.session, self.session, "a group has one session");
             if self.needs_no_decision(submitted, &batch)? {
                 done += 1;
                 continue;
@@ -274,7 +267,7 @@ impl<'writer> Turn<'writer> {
             if is_end && self.end_in_parts(submitted).await? {
                 return Ok(0);
             }
-            let outcome = match self.outcome(submitted, *attempt, &mut batch).await {
+            let outcome = match self.outcome(submitted, received.attempt, &mut batch).await {
                 Ok(plan) => Ok(plan),
                 Err(PlanError::Refused(refusal)) => Err(refusal),
                 Err(PlanError::Unneeded) => {
@@ -285,16 +278,14 @@ impl<'writer> Turn<'writer> {
                 // The requests before it need not wait for it. If it fails again, it fails alone.
                 Err(_) if !batch.is_empty() => break,
                 Err(PlanError::Contended) if batch.is_optimistic() => {
-                    self.store = batch.release().await?;
-                    self.conflicts = u32::MAX;
+                    self.take_locks_next(batch).await?;
                     return Ok(done);
                 }
                 Err(PlanError::Contended | PlanError::Waited) => {
                     unreachable!("a batch without requests waits for its locks")
                 }
                 Err(PlanError::Failed(error)) => {
-                    // Any writer that meets these locks breaks them. Releasing them only saves that
-                    // wait.
+                    // Any writer that meets these locks breaks them. Releasing them saves that wait.
                     let _ = batch.release().await;
                     return Err(error);
                 }
@@ -306,8 +297,7 @@ impl<'writer> Turn<'writer> {
             }
             batch.add(submitted, self.now_ms(), outcome);
             done += 1;
-            let is_large = batch.bytes_len * BATCH_BYTES_PART > self.item_bytes_max();
-            if is_end || is_large || batch.len() >= most {
+            if is_end || batch.len() >= most || self.is_large(&batch) {
                 break;
             }
         }
@@ -316,6 +306,24 @@ impl<'writer> Turn<'writer> {
         }
         self.conflicts = 0;
         Ok(done)
+    }
+
+    /// Whether a row has no room for more than a few such batches.
+    fn is_large(&self, batch: &Batch<'_>) -> bool {
+        batch.bytes_len * BATCH_BYTES_PART > self.item_bytes_max()
+    }
+
+    /// How many batches in a row may fail without locks before one takes them. The first one may have
+    /// been planned from outdated known states.
+    fn conflicts_max(&self) -> u32 {
+        if self.writer.known.is_some() { 2 } else { 1 }
+    }
+
+    /// Ends a batch that cannot be planned without locks.
+    async fn take_locks_next(&mut self, batch: Batch<'_>) -> Result<()> {
+        self.store = batch.release().await?;
+        self.conflicts = u32::MAX;
+        Ok(())
     }
 
     /// Whether a request needs no decision: no client waits for its answer, or it was decided

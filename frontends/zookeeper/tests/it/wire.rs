@@ -453,6 +453,17 @@ fn flags_of_parts_are_checked() {
     }
 }
 
+/// The refusal of a body of this name. An update with a null path takes a zxid, as in ZooKeeper.
+fn refusal_of(name: &str) -> Request {
+    match name {
+        "null path to delete"
+        | "null path to create"
+        | "truncated multi"
+        | "null path in a multi" => Request::RefuseUpdate(Error::Marshalling),
+        _ => Request::Refuse(Error::Marshalling),
+    }
+}
+
 /// Point 16, and the answers of ZooKeeper 3.9.5 to the same bytes.
 #[test]
 fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
@@ -502,14 +513,7 @@ fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
         ),
     ];
     for (name, opcode, body) in bodies {
-        // An update with a null path takes a zxid, as in ZooKeeper.
-        let malformed = match name {
-            "null path to delete"
-            | "null path to create"
-            | "truncated multi"
-            | "null path in a multi" => Request::RefuseUpdate(Error::Marshalling),
-            _ => Request::Refuse(Error::Marshalling),
-        };
+        let malformed = refusal_of(name);
         let (request, fault) = decoded_with_fault(opcode, &body);
         assert_eq!(request, malformed, "{name}");
         assert!(

@@ -122,25 +122,7 @@ async fn update(operation: &Operation, asked: Asked<'_>, view: &mut View<'_, '_>
             path,
             data,
             version,
-        } => {
-            tree::check_path(path)?;
-            let node = view.locked(path).await?;
-            if let Some(quotas) = view.batch.quotas {
-                // As in ZooKeeper, before the version.
-                let state = node.state.as_ref().ok_or(Error::NoNode)?;
-                access::check(&state.acl, asked.identities, access::WRITE)?;
-                hard_limits::check(quotas, path, Growth::Set(data.bytes_len())).await?;
-            }
-            let asked = match node.state.as_ref().map(|state| state.kind) {
-                Some(Kind::TimeToLive {
-                    set_at_ms: now_ms, ..
-                }) if view.batch.breaks(Broken::CountsFromTheCreation) => Asked { now_ms, ..asked },
-                _ => asked,
-            };
-            let touched = tree::set_data(id, asked, node, *version)?;
-            let (path, data) = (path.clone(), data.clone());
-            Ok((Effect::SetData { path, data }, touched))
-        }
+        } => set_data(path, data, *version, asked, view).await,
         Operation::SetAcl { path, acl, version } => {
             tree::check_path(path)?;
             let acl = access::resolve(acl, asked.identities)?;
@@ -162,6 +144,32 @@ async fn update(operation: &Operation, asked: Asked<'_>, view: &mut View<'_, '_>
         | Operation::RemoveExpired { .. }
         | Operation::Multi(_) => Err(Error::Marshalling.into()),
     }
+}
+
+async fn set_data(
+    path: &str,
+    data: &Payload,
+    version: i32,
+    asked: Asked<'_>,
+    view: &mut View<'_, '_>,
+) -> Plan {
+    tree::check_path(path)?;
+    let node = view.locked(path).await?;
+    if let Some(quotas) = view.batch.quotas {
+        // As in ZooKeeper, before the version.
+        let state = node.state.as_ref().ok_or(Error::NoNode)?;
+        access::check(&state.acl, asked.identities, access::WRITE)?;
+        hard_limits::check(quotas, path, Growth::Set(data.bytes_len())).await?;
+    }
+    let asked = match node.state.as_ref().map(|state| state.kind) {
+        Some(Kind::TimeToLive {
+            set_at_ms: now_ms, ..
+        }) if view.batch.breaks(Broken::CountsFromTheCreation) => Asked { now_ms, ..asked },
+        _ => asked,
+    };
+    let touched = tree::set_data(view.batch.next_id(), asked, node, version)?;
+    let (path, data) = (path.to_owned(), data.clone());
+    Ok((Effect::SetData { path, data }, touched))
 }
 
 async fn create(
