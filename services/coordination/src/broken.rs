@@ -77,6 +77,8 @@ pub enum Broken {
     NumbersByTheLogAlone,
     /// D4, C5: an answer is sent once its zxid is durable in any incarnation of the store.
     ConfirmsLostZxids,
+    /// D4, C-5: a read pairs a result with the cursor of a later incarnation of the store.
+    ReadsAcrossRestarts,
     /// D4: a process keeps its log position in a store that may have lost the slots before it.
     FollowsALostLog,
     /// D4, C-6: silence observed in one incarnation of the store still counts in the next.

@@ -24,7 +24,7 @@
 
 use std::collections::BTreeSet;
 
-use ports::Result;
+use ports::{DurabilityPoint, ErrorKind, Result};
 
 use crate::{
     Error, access,
@@ -32,7 +32,10 @@ use crate::{
     model::{Connection, EventKind, Output, Request, Response, WatchMode, Watching, Zxid},
     path::split,
     records::Identities,
-    storage::{ephemerals, user_store::Node},
+    storage::{
+        ephemerals,
+        user_store::{Cursor, Node},
+    },
     tail::{DeliveredChange, ReadTarget, Tail},
     watches::{Aspect, Watches},
 };
@@ -311,7 +314,8 @@ fn or_root(path: &str) -> &str {
 
 /// A znode or its absence, and the zxid that the view must reach before it is shown.
 async fn node(tail: &Tail, path: &str) -> Result<(Option<Node>, Zxid, Correction)> {
-    if let Some(node) = tail.region.get(or_root(path)).await? {
+    let read = tail.region.read(or_root(path)).await?;
+    if let Some(node) = read.value {
         let zxid = if tail.env.breaks(Broken::ReadsByLaterAcls) {
             node.zxid_without_acl()
         } else {
@@ -319,8 +323,22 @@ async fn node(tail: &Tail, path: &str) -> Result<(Option<Node>, Zxid, Correction
         };
         return Ok((Some(node), zxid, Correction::NotNeeded));
     }
-    let zxid = tail.region.cursor().await?.value.0.applying;
+    let zxid = cursor_after(tail, read.point).await?.applying;
     Ok((None, zxid, Correction::Missing(path.to_owned())))
+}
+
+/// The cursor, for a result that was read from `begun` on.
+///
+/// Errors: `Lost` if the store has restarted since. The cursor would not say when the result was
+/// true, because the result may show updates that are lost.
+async fn cursor_after(tail: &Tail, begun: DurabilityPoint) -> Result<Cursor> {
+    let read = tail.region.cursor().await?;
+    let is_lost = read.point.incarnation != begun.incarnation;
+    if is_lost && !tail.env.breaks(Broken::ReadsAcrossRestarts) {
+        let attempted = "read the cursor of a store that restarted during a read";
+        return Err(ports::Error::new(ErrorKind::Lost, attempted));
+    }
+    Ok(read.value.0)
 }
 
 /// Begins a read of a znode at which the connection needs one of `permissions`. Returns the znode
@@ -425,6 +443,7 @@ async fn read_acl(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<ReadResul
 /// between the one at the start of the read and the one in the reply.
 async fn read_ephemerals(tail: &Tail, asker: Asker<'_>, prefix: &str) -> Result<ReadResult> {
     let (since, session) = (tail.applied(), asker.connection.session);
+    let begun = tail.region.items.point();
     let mut paths = ephemerals::first(&mut tail.env.system(), session, usize::MAX).await?;
     // As in ZooKeeper, a blank prefix or the root means all.
     if !matches!(prefix.trim(), "" | "/") {
@@ -437,7 +456,7 @@ async fn read_ephemerals(tail: &Tail, asker: Asker<'_>, prefix: &str) -> Result<
             owned.push(path);
         }
     }
-    let cursor = tail.region.cursor().await?.value.0;
+    let cursor = cursor_after(tail, begun).await?;
     let result = Ok(Response::Ephemerals(owned));
     Ok(ReadResult::of(since, cursor.applying, result))
 }
@@ -450,11 +469,15 @@ async fn read_children(
 ) -> Result<ReadResult> {
     for _ in 0..LISTS_MAX {
         let since = tail.applied();
+        let begun = tail.region.items.point();
         let children = tail.region.children(or_root(path)).await?;
         let (node, zxid) = match begin(tail, asker, since, path, access::READ).await? {
             Ok(begun) => begun,
             Err(refused) => return Ok(refused),
         };
+        if tail.region.items.point().incarnation != begun.incarnation {
+            continue;
+        }
         let stat = node.stat;
         if stat.pzxid <= since && children.len() != stat.num_children as usize {
             continue;
@@ -474,13 +497,13 @@ async fn read_children(
 /// the start of the read and the one in the reply. As in ZooKeeper, the empty path counts the root
 /// too.
 async fn count_descendants(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<ReadResult> {
-    let since = tail.applied();
+    let (since, begun) = (tail.applied(), tail.region.items.point());
     if let Err(refused) = begin(tail, asker, since, path, access::READ).await? {
         return Ok(refused);
     }
     let itself = u64::from(path.is_empty());
     let count = tail.region.count_descendants(or_root(path)).await? + itself;
-    let cursor = tail.region.cursor().await?.value.0;
+    let cursor = cursor_after(tail, begun).await?;
     let count = i32::try_from(count).unwrap_or(i32::MAX);
     Ok(ReadResult::of(
         since,

@@ -248,16 +248,18 @@ impl UserStore {
 
     /// The znode at `path`, if it exists.
     pub async fn get(&self, path: &str) -> Result<Option<Node>> {
+        Ok(self.read(path).await?.value)
+    }
+
+    /// As [`UserStore::get`], with the point of the read.
+    pub async fn read(&self, path: &str) -> Result<Read<Option<Node>>> {
         let Some(key) = key(path) else {
-            return Ok(None);
+            let point = self.items.point();
+            return Ok(Read { value: None, point });
         };
-        self.items
-            .get(&key)
-            .await?
-            .value
-            .as_deref()
-            .map(Node::read)
-            .transpose()
+        let Read { value, point } = self.items.get(&key).await?;
+        let value = value.as_deref().map(Node::read).transpose()?;
+        Ok(Read { value, point })
     }
 
     /// The names of all children of `path`, in order.

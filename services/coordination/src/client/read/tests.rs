@@ -147,3 +147,44 @@ fn a_read_that_waits_for_the_view_precedes_newer_events() {
         assert!(read < changed, "{read:?}, then {changed:?}");
     });
 }
+
+/// Whether a read that found no znode fails if the store restarts before its second call.
+fn fails_across_a_restart(broken: Option<Broken>) -> bool {
+    simulated::run(async {
+        let config = Config {
+            mutant: broken.into(),
+            ..Config::default()
+        };
+        let fixture = Arc::new(Fixture::new(Options::default(), config).await);
+        let (session, store) = (fixture.open(1).await, fixture.store());
+        let tail = fixture.tail(store.clone()).await;
+        let restarted = fixture.clone();
+        let is_cursor =
+            |call: &Call<'_>| matches!(call, Call::Get(key) if key.partition() == b"cursor");
+        store.once(Side::Before, is_cursor, async move {
+            restarted.restart().await;
+            Ok(())
+        });
+        let request = Request::Exists {
+            path: "/a".into(),
+            watching: Watching::No,
+        };
+        let asker = Asker {
+            connection: Connection { session, attach: 1 },
+            identities: &Identities::NONE,
+        };
+        let read = run(&tail, asker, &request, &mut Gathered::default()).await;
+        assert!(store.is_through());
+        read.is_err_and(|error| error.kind() == ErrorKind::Lost)
+    })
+}
+
+/// D4, C-5: the first call may have seen a deletion that is lost.
+#[test]
+fn a_read_of_a_missing_znode_ends_with_its_store() {
+    assert!(fails_across_a_restart(None));
+    assert!(
+        !fails_across_a_restart(Some(Broken::ReadsAcrossRestarts)),
+        "the rule is needed"
+    );
+}
