@@ -29,6 +29,15 @@ async fn applied(fixture: &Fixture, session: SessionId, operations: Vec<Operatio
     }
 }
 
+/// A connection of `session` without identities.
+fn asker(session: SessionId) -> Asker<'static> {
+    static NONE: Identities = Identities::NONE;
+    Asker {
+        connection: Connection { session, attach: 1 },
+        identities: &NONE,
+    }
+}
+
 fn delete(path: &str) -> Operation {
     Operation::Delete {
         path: path.into(),
@@ -59,10 +68,7 @@ fn a_list_of_children_matches_the_stat_of_their_parent() {
             path: "/a".into(),
             watching: Watching::No,
         };
-        let asker = Asker {
-            connection: Connection { session, attach: 1 },
-            identities: &Identities::NONE,
-        };
+        let asker = asker(session);
         let gathered = &mut Gathered::default();
         let found = run(&tail, asker, &request, gathered).await;
         let mut found = found.expect("no fault is injected");
@@ -169,10 +175,7 @@ fn fails_across_a_restart(broken: Option<Broken>) -> bool {
             path: "/a".into(),
             watching: Watching::No,
         };
-        let asker = Asker {
-            connection: Connection { session, attach: 1 },
-            identities: &Identities::NONE,
-        };
+        let asker = asker(session);
         let read = run(&tail, asker, &request, &mut Gathered::default()).await;
         assert!(store.is_through());
         read.is_err_and(|error| error.kind() == ErrorKind::Lost)
