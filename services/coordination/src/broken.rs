@@ -77,7 +77,7 @@ pub enum Broken {
     NumbersByTheLogAlone,
     /// D4, C5: an answer is sent once its zxid is durable in any incarnation of the store.
     ConfirmsLostZxids,
-    /// D4, C-5: a read pairs a result with the cursor of a later incarnation of the store.
+    /// D4, C-5: a read combines answers of different incarnations of the store.
     ReadsAcrossRestarts,
     /// D4: a process keeps its log position in a store that may have lost the slots before it.
     FollowsALostLog,
