@@ -181,6 +181,7 @@ impl Parts {
                     number: previous.number,
                     last_sequence: sequence,
                     bytes: previous.records_bytes(),
+                    reusable: None,
                 }));
                 created
             }
@@ -230,7 +231,7 @@ impl Parts {
     pub(super) fn remove_folded(&self) {
         let removed = self
             .usage
-            .remove_folded(self.spare.directory(), &*self.config.storage);
+            .remove_folded(|segment| self.spare.retire(segment));
         if let Err(error) = removed {
             tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
         }
@@ -271,7 +272,7 @@ impl Parts {
         let mut buffer = Vec::new();
         frame::encode(header, &group, self.format.salt, &mut buffer);
         journal
-            .write(&buffer)
+            .write(&mut buffer)
             .and_then(|()| journal.sync(buffer.len()))
             .map_err(OpenError::io("write the journal"))
     }

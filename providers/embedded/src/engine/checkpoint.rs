@@ -282,6 +282,7 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
     ) {
         Err(error) if checkpoint_store::is_full(&error) => {
             reopen_store(engine);
+            engine.parts.spare.release_kept();
             parts::fold(engine, job)?;
         }
         folded => folded?,

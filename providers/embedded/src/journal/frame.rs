@@ -143,12 +143,12 @@ pub(crate) fn length(bytes: &[u8], salt: u32) -> Option<u64> {
     Some(length.next_multiple_of(ALIGNMENT as u64))
 }
 
-/// Whether a whole frame with a number above `sequence` starts in `bytes`.
-pub(crate) fn is_within(bytes: &[u8], sequence: u64, salt: u32) -> bool {
+/// Whether a whole header with a number above `sequence` starts in `bytes`.
+pub(crate) fn is_header_within(bytes: &[u8], sequence: u64, salt: u32) -> bool {
     (0..bytes.len())
         .step_by(ALIGNMENT)
-        .filter_map(|at| read(&bytes[at..], salt))
-        .any(|frame| frame.header.sequence > sequence)
+        .filter(|at| unpadded_length(&bytes[*at..], salt).is_some())
+        .any(|at| u64_at(bytes, at + 16).is_some_and(|found| found > sequence))
 }
 
 /// Calls `apply` with each entry of a payload; none if the payload does not decode.

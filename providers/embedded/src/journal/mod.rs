@@ -9,7 +9,8 @@
 //! Invariants
 //! - Records are numbered without a gap across segments and incarnations.
 //! - Zeros are written ahead of small records in steps of 256 KiB, in the sync of the record that
-//!   reaches them. Most syncs then change no metadata, which halves their time on ext4.
+//!   reaches them. Most syncs then change no metadata, which halves their time on ext4. Segments
+//!   that a checkpoint covers are used again for the same reason.
 //! - After a failed write or sync, nothing is appended to that segment. The next record goes to a
 //!   new segment, whose header names the end of the last durable record.
 
@@ -17,5 +18,6 @@ pub(crate) mod frame;
 pub(crate) mod recovery;
 pub(crate) mod segment;
 pub(crate) mod spare;
+mod tail;
 pub(crate) mod usage;
 pub(crate) mod writer;

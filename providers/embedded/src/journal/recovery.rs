@@ -22,13 +22,13 @@
 //! opening start syncs the data directory. A return to the durable state need not, because only a
 //! start creates names there.
 //!
-//! A tail of zeros is not torn: segments are allocated ahead and read as zeros. A tail that the
-//! file lacks is reported. The length of a segment is durable before its name, so someone removed
+//! A tail of zeros is not torn: segments are allocated ahead and read as zeros. In a reused segment
+//! the zeros end with the page, and records of the file's earlier use follow. A torn record that
+//! left no byte in that page is cut without a report. A tail that the file lacks is reported. The length of a segment is durable before its name, so someone removed
 //! those bytes, perhaps with records in them.
 
 use std::{
     io,
-    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -36,6 +36,7 @@ use std::{
 use super::{
     frame::{self, Header},
     segment::{CurrentSegment, FIRST_SEGMENT, SEGMENT_HEADER_BYTES, SegmentHeader},
+    tail::{self, Window},
     usage::ClosedSegment,
 };
 use crate::{
@@ -342,6 +343,7 @@ impl Reading {
             number: opened.header.number,
             last_sequence: self.recovered.sequence,
             bytes: end - SEGMENT_HEADER_BYTES,
+            reusable: None,
         });
         Ok(())
     }
@@ -358,53 +360,38 @@ impl Reading {
         if trusted.is_some() && end < until {
             return Err(opened.damaged(end));
         }
-        let tail = nonzero_end(&*opened.file, end, until).map_err(opened.unreadable())?;
+        let tail = tail::read(&*opened.file, end..until, &opened.header, |bytes| {
+            // A header that follows the broken record was written after that record was durable.
+            frame::is_header_within(bytes, self.recovered.sequence + 1, self.salt)
+        })
+        .map_err(opened.unreadable())?;
+        if tail.has_match {
+            return Err(opened.damaged(end));
+        }
         // After a trusted end nothing can be missing.
         let missing = if trusted.is_some() {
             0
         } else {
             opened.header.bytes.saturating_sub(size)
         };
-        if tail > end || missing > 0 {
-            self.cut(opened, end..until, tail, missing)?;
+        if tail.end > end || missing > 0 {
+            self.recovered.report.cut = Some(Cut {
+                file: opened.path.clone(),
+                offset: end,
+                bytes: tail.end - end,
+                missing,
+            });
         }
-        self.recovered.appendable = tail == end && missing == 0 && trusted.is_none();
+        self.recovered.appendable = tail.end == end && missing == 0 && trusted.is_none();
         self.recovered.current = Some(CurrentSegment {
             number: opened.header.number,
             file: Arc::clone(&opened.file),
             end,
             bytes: size,
             zeroed: end,
+            reused: opened.header.reused,
         });
         Ok(last)
-    }
-
-    /// Reports the bytes of `rest` up to `tail` as torn, and those that the file lacks as missing. A
-    /// whole record in `rest` proves damage instead.
-    fn cut(
-        &mut self,
-        opened: &OpenedSegment,
-        rest: Range<u64>,
-        tail: u64,
-        missing: u64,
-    ) -> Result<(), OpenError> {
-        // A frame may end in zeros, so they belong to the search.
-        let mut bytes = vec![0; (rest.end - rest.start) as usize];
-        opened
-            .file
-            .read_at(&mut bytes, rest.start)
-            .map_err(opened.unreadable())?;
-        if frame::is_within(&bytes, self.recovered.sequence, self.salt) {
-            return Err(opened.damaged(rest.start));
-        }
-        let cut = Cut {
-            file: opened.path.clone(),
-            offset: rest.start,
-            bytes: tail - rest.start,
-            missing,
-        };
-        self.recovered.report.cut = Some(cut);
-        Ok(())
     }
 
     /// Applies the whole records of a segment. Returns where they end and where the last one
@@ -418,12 +405,7 @@ impl Reading {
             return Err(opened.damaged(0));
         }
         let (mut at, mut last) = (SEGMENT_HEADER_BYTES, None);
-        let mut window = Window {
-            file: &*opened.file,
-            until,
-            start: 0,
-            bytes: Vec::new(),
-        };
+        let mut window = Window::new(&*opened.file, until);
         loop {
             let header = window
                 .at(at, frame::HEADER_BYTES as u64)
@@ -436,7 +418,12 @@ impl Reading {
             let Some(frame) = frame::read(bytes, self.salt) else {
                 break;
             };
-            if frame.header.sequence != self.recovered.sequence + 1 {
+            let sequence = frame.header.sequence;
+            if sequence <= self.recovered.sequence && at < opened.header.reused {
+                // A record of the file's earlier use.
+                break;
+            }
+            if sequence != self.recovered.sequence + 1 {
                 return Err(opened.damaged(at));
             }
             self.apply(frame.header, frame.payload)
@@ -469,66 +456,10 @@ impl Reading {
     }
 }
 
-/// A part of a file in memory that moves as it is read, because segments are large and mostly
-/// zeros.
-struct Window<'file> {
-    file: &'file dyn StorageFile,
-    until: u64,
-    start: u64,
-    bytes: Vec<u8>,
-}
-
-/// The least number of bytes read from a segment at once.
-const WINDOW_BYTES: u64 = 1 << 20;
-
-impl Window<'_> {
-    /// The `length` bytes at `at`, or as many as the file has.
-    fn at(&mut self, at: u64, length: u64) -> io::Result<&[u8]> {
-        let end = at.saturating_add(length).min(self.until);
-        if at < self.start || end > self.start + self.bytes.len() as u64 {
-            let wanted = length.max(WINDOW_BYTES).min(self.until.saturating_sub(at));
-            self.bytes.resize(wanted as usize, 0);
-            self.file.read_at(&mut self.bytes, at)?;
-            self.start = at;
-        }
-        let from = (at - self.start) as usize;
-        Ok(&self.bytes[from..from + end.saturating_sub(at) as usize])
-    }
-}
-
-/// Where the zeros at the end of `file` start, but not before `from`.
-fn nonzero_end(file: &dyn StorageFile, from: u64, until: u64) -> io::Result<u64> {
-    let (mut at, mut end) = (from, from);
-    let mut bytes = Vec::new();
-    while at < until {
-        bytes.resize((until - at).min(WINDOW_BYTES) as usize, 0);
-        file.read_at(&mut bytes, at)?;
-        let last = last_nonzero(&bytes) as u64;
-        if last > 0 {
-            end = at + last;
-        }
-        at += bytes.len() as u64;
-    }
-    Ok(end)
-}
-
 /// Writes the last record again and syncs it, because an earlier start may have failed to.
 fn write_again(file: &dyn StorageFile, last: u64, end: u64) -> io::Result<()> {
     let mut record = vec![0; (end - last) as usize];
     file.read_at(&mut record, last)?;
     file.write_at(&record, last)?;
     file.sync_data()
-}
-
-/// Where the zeros at the end of `bytes` start. Compares whole blocks, because most of a segment is
-/// zeros.
-fn last_nonzero(bytes: &[u8]) -> usize {
-    const BLOCK: usize = 4096;
-    let zeros = [0; BLOCK];
-    let mut end = bytes.len();
-    while end >= BLOCK && bytes[end - BLOCK..end] == zeros {
-        end -= BLOCK;
-    }
-    let block = &bytes[end.saturating_sub(BLOCK)..end];
-    end - block.iter().rev().take_while(|byte| **byte == 0).count()
 }

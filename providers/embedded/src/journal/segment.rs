@@ -7,7 +7,12 @@
 //!
 //! ```text
 //! magic u64 | crc u32 | zero u32 | number u64 | first sequence u64 | previous end u64 | created by u64 | bytes u64
+//!   | reused u64
 //! ```
+//!
+//! A segment that a checkpoint covers is kept for reuse: a sync of blocks that were written before
+//! changes no metadata, which halves its time on ext4. `reused` is the end of the earlier records in
+//! it. They cannot be taken for new ones, because their numbers are lower than those of the segment.
 
 use std::sync::Arc;
 
@@ -16,6 +21,9 @@ use crate::storage::StorageFile;
 
 /// The bytes of a segment's header, after which its first frame starts.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
+
+/// The granule of disk writes and of the page cache.
+pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// The number of a journal's first segment.
 pub(crate) const FIRST_SEGMENT: u64 = 1;
@@ -36,6 +44,8 @@ pub(crate) struct SegmentHeader {
     /// The allocated length of the file; zero if an earlier release created it, which did not
     /// record the length.
     pub(crate) bytes: u64,
+    /// Where the records of the file's earlier use end; zero if it had none.
+    pub(crate) reused: u64,
 }
 
 impl SegmentHeader {
@@ -47,6 +57,7 @@ impl SegmentHeader {
         bytes[32..40].copy_from_slice(&self.previous_end.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.incarnation.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.reused.to_le_bytes());
         let crc = checksum_of(&bytes[16..], salt);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -63,6 +74,7 @@ impl SegmentHeader {
             previous_end: number(32)?,
             incarnation: number(40)?,
             bytes: number(48)?,
+            reused: number(56)?,
         })
     }
 }
@@ -76,8 +88,10 @@ pub(crate) struct CurrentSegment {
     pub(crate) end: u64,
     /// The allocated length.
     pub(crate) bytes: u64,
-    /// The end of the part already written with zeros or records.
+    /// The end of the part already written with zeros or records of this segment.
     pub(crate) zeroed: u64,
+    /// Where the records of the file's earlier use end; zero if it had none.
+    pub(crate) reused: u64,
 }
 
 impl CurrentSegment {

@@ -8,6 +8,9 @@
 //! [`Spare::grow_anyway`], an allocation leaves disk space for a checkpoint of everything that the
 //! journal would then hold and no checkpoint covers. Without that space, accepted changes could
 //! never leave the journal.
+//!
+//! A few segments that a checkpoint covers are kept, and become spares without an allocation. They
+//! go as soon as the disk has less room than [`KEPT_FREE_SEGMENTS`].
 
 use std::{
     io,
@@ -22,8 +25,8 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    segment::{CurrentSegment, FIRST_SEGMENT, SEGMENT_HEADER_BYTES, SegmentHeader},
-    usage::JournalUsage,
+    segment::{CurrentSegment, FIRST_SEGMENT, PAGE_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader},
+    usage::{ClosedSegment, JournalUsage},
 };
 use crate::{
     ballast::Ballast,
@@ -40,6 +43,12 @@ const RESERVE_PART: u64 = 8;
 /// The bound of the checkpoint store's size, as a multiple of the journal's bytes: at worst,
 /// its pages are half full.
 const CHECKPOINT_FACTOR: u64 = 2;
+
+/// How many segments are kept for reuse. A checkpoint covers about as many with the default sizes.
+const KEPT_MAX: usize = 4;
+
+/// The room on the disk, in segments, with which segments are kept for reuse.
+const KEPT_FREE_SEGMENTS: u64 = 64;
 
 /// How long a refused allocation is not repeated.
 const ALLOCATION_RETRY: Duration = Duration::from_millis(50);
@@ -60,18 +69,22 @@ pub(crate) struct Spare {
 #[derive(Debug, Default)]
 struct SpareState {
     allocated: Option<Allocated>,
+    /// Whole segments of earlier records, to become the next spares.
+    kept: Vec<Allocated>,
     /// The number of the next spare file. A taken spare keeps its name until its promotion renames
     /// it.
     next: u64,
     refused: Option<Instant>,
 }
 
-/// An allocated file of zeros.
+/// An allocated file of zeros, or of a removed segment's records.
 #[derive(Debug)]
 pub(crate) struct Allocated {
     file: Arc<dyn StorageFile>,
     path: PathBuf,
     bytes: u64,
+    /// Where the records of the removed segment end; zero in a file of zeros.
+    reused: u64,
 }
 
 impl SpareState {
@@ -83,6 +96,11 @@ impl SpareState {
 
     fn room(&self) -> u64 {
         self.bytes().saturating_sub(SEGMENT_HEADER_BYTES)
+    }
+
+    fn next_path(&mut self, directory: &Path) -> PathBuf {
+        self.next += 1;
+        directory.join(format!("{SPARE}-{}", self.next))
     }
 }
 
@@ -135,7 +153,8 @@ impl Spare {
 
     /// Removes the spare files of an earlier start or of a failed promotion.
     pub(crate) fn clean(&self) -> io::Result<()> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        state.kept.clear();
         for name in self
             .storage
             .list(&self.directory)?
@@ -201,6 +220,7 @@ impl Spare {
     /// A store that gets out of a full disk, or that starts on one, needs this.
     pub(crate) fn grow_anyway(&self, bytes: u64) -> u64 {
         let mut state = self.state.lock();
+        self.remove_kept(&mut state);
         let needed = (bytes + SEGMENT_HEADER_BYTES).next_multiple_of(self.reserve_bytes());
         if state.bytes() < needed {
             // The caller learns from the returned size whether this succeeded.
@@ -218,8 +238,17 @@ impl Spare {
         needed: u64,
         to_fold: u64,
     ) -> bool {
-        let free = self.storage.free_bytes(&self.directory).unwrap_or(u64::MAX);
-        let free = free
+        if self.free_bytes() < KEPT_FREE_SEGMENTS * self.segment_bytes {
+            self.remove_kept(state);
+        } else if state.allocated.is_none()
+            && whole == self.segment_bytes
+            && let Some(kept) = state.kept.pop()
+        {
+            state.allocated = Some(kept);
+            return true;
+        }
+        let free = self
+            .free_bytes()
             .saturating_add(self.ballast.bytes())
             .saturating_add(state.bytes());
         let mut piece = whole;
@@ -248,16 +277,84 @@ impl Spare {
             allocated.bytes = bytes;
             return Ok(());
         }
-        let path = self.directory.join(format!("{SPARE}-{}", state.next));
+        let path = state.next_path(&self.directory);
         let file = self.storage.open(&path)?;
         if let Err(error) = file.allocate(bytes) {
             drop(file);
             let _ = self.storage.remove(&path);
             return Err(error);
         }
-        state.next += 1;
-        state.allocated = Some(Allocated { file, path, bytes });
+        state.allocated = Some(Allocated {
+            file,
+            path,
+            bytes,
+            reused: 0,
+        });
         Ok(())
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.storage.free_bytes(&self.directory).unwrap_or(u64::MAX)
+    }
+
+    /// Takes a segment that a checkpoint covers out of the journal, durably, and keeps its file for
+    /// reuse if it may.
+    ///
+    /// Errors: those of the disk. A repeated call then completes the removal.
+    pub(crate) fn retire(&self, segment: ClosedSegment) -> io::Result<()> {
+        let named = self.directory.join(layout::segment_file(segment.number));
+        let reused = segment.reusable.filter(|_| self.may_keep(segment));
+        let path = reused.map(|_| self.state.lock().next_path(&self.directory));
+        let moved = match &path {
+            Some(path) => self.storage.rename(&named, path),
+            None => self.storage.remove(&named),
+        };
+        match moved {
+            // An earlier attempt moved the file and then failed to sync.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return self.storage.sync_directory(&self.directory);
+            }
+            moved => moved?,
+        }
+        self.storage.sync_directory(&self.directory)?;
+        // Only now: a new header in the file must not appear under the old name.
+        let (Some(path), Some(reused)) = (path, reused) else {
+            return Ok(());
+        };
+        let file = self.storage.open(&path)?;
+        let bytes = file.len()?;
+        if bytes != self.segment_bytes {
+            return self.storage.remove(&path);
+        }
+        self.state.lock().kept.push(Allocated {
+            file,
+            path,
+            bytes,
+            reused,
+        });
+        Ok(())
+    }
+
+    /// Whether the file of a segment may be kept for reuse. A segment without records may have a
+    /// frame that failed to become durable at its start, with the number that the next record has.
+    fn may_keep(&self, segment: ClosedSegment) -> bool {
+        segment.bytes > 0
+            && self.state.lock().kept.len() < KEPT_MAX
+            && self.free_bytes() >= KEPT_FREE_SEGMENTS * self.segment_bytes
+    }
+
+    /// Gives the disk space of the segments kept for reuse back.
+    pub(crate) fn release_kept(&self) {
+        self.remove_kept(&mut self.state.lock());
+    }
+
+    fn remove_kept(&self, state: &mut SpareState) {
+        for kept in state.kept.drain(..) {
+            if let Err(error) = self.storage.remove(&kept.path) {
+                let file = kept.path.display();
+                tracing::warn!(%error, %file, "a file kept for the journal could not be removed; the next start removes it");
+            }
+        }
     }
 
     /// Takes the spare for a promotion. From now on, its room is not offered to other changes.
@@ -275,15 +372,24 @@ impl Spare {
         incarnation: u64,
         salt: u32,
     ) -> io::Result<CurrentSegment> {
-        let Allocated { file, path, bytes } = allocated;
+        let Allocated {
+            file,
+            path,
+            bytes,
+            reused,
+        } = allocated;
         let header = SegmentHeader {
             number: previous.map_or(FIRST_SEGMENT, |previous| previous.number + 1),
             first_sequence: sequence + 1,
             previous_end: previous.map_or(0, |previous| previous.end),
             incarnation,
             bytes,
+            reused,
         };
-        file.write_at(&header.encode(salt), 0)?;
+        // With zeros up to the end of the page, as behind each record.
+        let mut start = header.encode(salt).to_vec();
+        start.resize(PAGE_BYTES.min(bytes) as usize, 0);
+        file.write_at(&start, 0)?;
         file.sync_data()?;
         let named = self.directory.join(layout::segment_file(header.number));
         self.storage.rename(&path, &named)?;
@@ -293,7 +399,8 @@ impl Spare {
             file,
             end: SEGMENT_HEADER_BYTES,
             bytes,
-            zeroed: SEGMENT_HEADER_BYTES,
+            zeroed: start.len() as u64,
+            reused,
         })
     }
 

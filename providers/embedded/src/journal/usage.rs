@@ -4,18 +4,20 @@
 //! One lock guards all lengths. Without it, a reader during a rotation could count the records of a
 //! segment twice or not at all, and the allocation of the next segment depends on that count.
 
-use std::{io, path::Path};
+use std::io;
 
 use parking_lot::Mutex;
-
-use crate::{directory::layout, storage::Storage};
 
 /// A segment with a successor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClosedSegment {
     pub(crate) number: u64,
     pub(crate) last_sequence: u64,
+    /// The bytes of records in it.
     pub(crate) bytes: u64,
+    /// Where the bytes of records in its file end, if this start wrote it without a failure. The file
+    /// may then be used again.
+    pub(crate) reusable: Option<u64>,
 }
 
 /// How far a checkpoint covers the journal.
@@ -86,9 +88,9 @@ impl JournalUsage {
         };
     }
 
-    /// Notes that the journal continues after segment `number` in one with room for `room` bytes of
-    /// records.
-    pub(super) fn rotated(&self, number: u64, room: u64) {
+    /// Notes that the journal continues after segment `number`, whose file has bytes of records up to
+    /// `written`, in one with room for `room` bytes of records.
+    pub(super) fn rotated(&self, number: u64, written: u64, room: u64) {
         let mut inner = self.inner.lock();
         let last_sequence = inner.sequence;
         let bytes = std::mem::take(&mut inner.current_bytes);
@@ -96,6 +98,7 @@ impl JournalUsage {
             number,
             last_sequence,
             bytes,
+            reusable: Some(written),
         });
         inner.current_room = room;
     }
@@ -155,26 +158,26 @@ impl JournalUsage {
         self.inner.lock().folded = folded;
     }
 
-    /// Removes the segments that the last checkpoint covers, oldest first.
-    pub(crate) fn remove_folded(&self, journal: &Path, storage: &dyn Storage) -> io::Result<()> {
+    /// Lets `remove` take the segments that the last checkpoint covers out of the journal, oldest
+    /// first. It must be durable when it returns: the oldest goes first even across a power loss,
+    /// because a gap would look like damage.
+    pub(crate) fn remove_folded(
+        &self,
+        remove: impl Fn(ClosedSegment) -> io::Result<()>,
+    ) -> io::Result<()> {
         let _one = self.removing.lock();
-        let covered: Vec<u64> = {
+        let covered: Vec<ClosedSegment> = {
             let inner = self.inner.lock();
             let covered = inner
                 .closed
                 .iter()
                 .take_while(|old| old.last_sequence <= inner.folded.sequence);
-            covered.map(|old| old.number).collect()
+            covered.copied().collect()
         };
-        for number in covered {
-            match storage.remove(&journal.join(layout::segment_file(number))) {
-                // An earlier attempt removed the file and then failed to sync.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                removed => removed?,
-            }
-            // The oldest goes first even across a power loss, because a gap would look like damage.
-            storage.sync_directory(journal)?;
-            self.inner.lock().closed.retain(|old| old.number != number);
+        for segment in covered {
+            remove(segment)?;
+            let mut inner = self.inner.lock();
+            inner.closed.retain(|old| old.number != segment.number);
         }
         Ok(())
     }

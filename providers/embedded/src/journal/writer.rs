@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use super::{
-    segment::{CurrentSegment, SEGMENT_HEADER_BYTES},
+    segment::{CurrentSegment, PAGE_BYTES, SEGMENT_HEADER_BYTES},
     spare::{Allocated, Spare},
     usage::JournalUsage,
 };
@@ -40,24 +40,36 @@ impl Journal {
         let next = self
             .spare
             .promote(spare, Some(current), sequence, incarnation, self.salt)?;
-        self.usage
-            .rotated(current.number, next.bytes - SEGMENT_HEADER_BYTES);
+        self.usage.rotated(
+            current.number,
+            current.end.max(current.reused),
+            next.bytes - SEGMENT_HEADER_BYTES,
+        );
         self.current = next;
         Ok(())
     }
 
-    /// Writes a frame after the last one. Nothing is durable yet.
-    pub(crate) fn write(&mut self, frame: &[u8]) -> io::Result<()> {
-        let current = &mut self.current;
-        let end = current.end + frame.len() as u64;
+    /// Writes a frame after the last one, with the zeros that belong behind it. Nothing is durable
+    /// yet. Leaves the frame as it was.
+    pub(crate) fn write(&mut self, frame: &mut Vec<u8>) -> io::Result<()> {
+        let (current, length) = (&mut self.current, frame.len());
+        let end = current.end + length as u64;
         assert!(end <= current.bytes, "room was reserved");
-        if end > current.zeroed && frame.len() < ZEROED_FRAME_BYTES_MAX {
-            let zeroed = (end + ZEROED_STEP_BYTES).min(current.bytes);
-            let zeros = vec![0; (zeroed - end) as usize];
-            current.file.write_at(&zeros, end)?;
-            current.zeroed = zeroed;
+        if end > current.zeroed {
+            current.zeroed = if end <= current.reused {
+                // The rest of the page too, so that the kernel need not read the page first, and
+                // recovery finds zeros behind the last record.
+                end.next_multiple_of(PAGE_BYTES).min(current.bytes)
+            } else if length < ZEROED_FRAME_BYTES_MAX {
+                (end + ZEROED_STEP_BYTES).min(current.bytes)
+            } else {
+                end
+            };
+            frame.resize(length + (current.zeroed - end) as usize, 0);
         }
-        current.file.write_at(frame, current.end)
+        let written = current.file.write_at(frame, current.end);
+        frame.truncate(length);
+        written
     }
 
     /// Makes the last written frame, of `length` bytes, durable.

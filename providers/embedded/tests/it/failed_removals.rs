@@ -37,7 +37,7 @@ impl Failing {
                 .parent()
                 .is_some_and(|parent| parent.ends_with("journal"));
             let fails = match operation {
-                Operation::Remove if is_segment => {
+                Operation::Remove | Operation::Rename if is_segment => {
                     failing.is_removed.store(true, Ordering::SeqCst);
                     false
                 }

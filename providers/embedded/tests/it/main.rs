@@ -34,6 +34,7 @@ mod power_loss;
 mod recovery;
 mod removal;
 mod reserve;
+mod reused_segments;
 mod room;
 mod staged;
 mod transient;

@@ -1,4 +1,5 @@
-//! Segments covered by a checkpoint are removed oldest first.
+//! Segments covered by a checkpoint leave the journal oldest first: their files are removed, or get
+//! the name of a spare.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +11,8 @@ use crate::{
     world::{block_on, config, directory, durably},
 };
 
-/// The operations in the journal's directory: the number of a removed segment, or zero for a sync.
+/// The operations in the journal's directory: the number of a segment that loses its name, or zero
+/// for a sync.
 type Done = Arc<Mutex<Vec<u64>>>;
 
 const SYNCED: u64 = 0;
@@ -24,7 +26,7 @@ fn noting(done: &Done) -> Intercepted<DiskStorage> {
             .unwrap_or_default();
         let is_segment = path.extension().is_some_and(|extension| extension == "log");
         let what = match operation {
-            Operation::Remove if is_segment => {
+            Operation::Remove | Operation::Rename if is_segment => {
                 name.parse().expect("a segment's name is its number")
             }
             Operation::SyncDirectory if name == "journal" => SYNCED,
