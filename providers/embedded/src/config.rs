@@ -30,8 +30,8 @@ pub struct Config {
     /// From this many records since the last checkpoint on, a store at rest makes one, to free
     /// their memory.
     pub records_at_rest_max: usize,
-    /// The memory bound for items read from the checkpoint store. The store's pages may take as
-    /// much again.
+    /// The memory bound for items read from the checkpoint store. The store's pages may take a
+    /// quarter as much again: the system caches them too, and items that are read often are kept.
     pub cache_bytes: u64,
     /// The file operations. Tests replace them with faulty ones.
     #[doc(hidden)]
