@@ -76,7 +76,7 @@ impl Default for Config {
             data_dir: PathBuf::from("landfast-data"),
             journal_segment_bytes: 64 << 20,
             checkpoint_bytes: 256 << 20,
-            records_at_rest_max: 64 << 10,
+            records_at_rest_max: 4 << 10,
             cache_bytes: 16 << 20,
             storage: Arc::new(DiskStorage),
             queue_limits: QUEUE_LIMITS,

@@ -34,14 +34,14 @@ mod parts;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How often the checkpoint thread looks whether the store is at rest.
-const REST: Duration = Duration::from_secs(2);
+const REST: Duration = Duration::from_secs(1);
 
 /// The number of looks after the last commit of a store with many records.
-const LOOKS: u32 = 8;
+const LOOKS: u32 = 16;
 
 /// A store is at rest if its changes in this time are at most this part of its records. The
 /// checkpoint then costs less than the changes before it did.
-const REST_PART: u64 = 8;
+const REST_PART: u64 = 16;
 
 /// While checkpoints fail, the journal may grow to this many times `checkpoint_bytes`, and memory
 /// with it.
@@ -233,7 +233,7 @@ fn checkpoint_at_rest(engine: &Engine, before: u64) -> u64 {
         && records >= engine.parts.config.records_at_rest_max
         && changes <= records as u64 / REST_PART
     {
-        store.checkpoint_wanted = true;
+        (store.checkpoint_wanted, store.is_at_rest) = (true, true);
         engine.parts.durability.force();
     }
     let position = store.position;
@@ -288,8 +288,14 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
     }
     engine.parts.checkpoint_store.end_parts();
     let view = engine.parts.checkpoint_store.view()?;
-    let cache = Arc::clone(&engine.state().store.cache);
-    refresh_cache(&cache, &job.generation);
+    let (cache, is_at_rest) = {
+        let store = &mut engine.state().store;
+        (
+            Arc::clone(&store.cache),
+            std::mem::take(&mut store.is_at_rest),
+        )
+    };
+    refresh_cache(&cache, &job.generation, is_at_rest);
     let (earlier_view, dropped) = {
         let mut state = engine.state();
         state.store.is_view_lost = false;
@@ -513,7 +519,7 @@ mod tests {
         }
         drop(inner);
         let mut state = engine.state();
-        assert_eq!(state.store.overlay.len(), 0);
+        assert_eq!((state.store.overlay.len(), state.store.cache.len()), (0, 0));
         assert!(matches!(state.store.record(&key(3)), Ok(Some(_))));
         drop(state);
         engine.shut_down(false);
