@@ -242,10 +242,16 @@ fn checkpoint_at_rest(engine: &Engine, before: u64) -> u64 {
     position
 }
 
+/// Sizes of blocks that the checkpoint thread rarely needs, each of another size class, in bytes.
+const RARE_SIZES: [usize; 5] = [20 << 10, 40 << 10, 80 << 10, 160 << 10, 320 << 10];
+
 /// Lets the allocator return memory that was freed a while ago. It does so when a thread frees a
-/// large block, and a store at rest frees none.
+/// large block, and a store at rest frees none. It also keeps the last empty page of each size
+/// class until the thread has asked a few times for sizes of which it has none.
 fn return_memory() {
-    drop(std::hint::black_box(Vec::<u8>::with_capacity(8 << 20)));
+    for bytes in RARE_SIZES.into_iter().chain([8 << 20]) {
+        drop(std::hint::black_box(Vec::<u8>::with_capacity(bytes)));
+    }
 }
 
 /// Writes the last checkpoint, after both threads have ended. The next open then has no journal to
