@@ -95,40 +95,44 @@ pub(crate) async fn serve_encrypted(
     shared: &Shared,
     tls: &Tls,
     stream: TcpStream,
-    mut peer: Peer,
-    mut stopped: oneshot::Receiver<()>,
+    peer: &mut Peer,
+    stopped: &mut oneshot::Receiver<()>,
 ) {
     let accepted = tokio::select! {
         biased;
-        _ = &mut stopped => return,
+        _ = &mut *stopped => return,
         accepted = tls.accept(stream) => accepted,
     };
     match accepted {
-        Ok(stream) => {
+        Ok(mut stream) => {
             peer.x509 = client_subject(&stream);
-            serve(shared, stream, peer, stopped).await;
+            serve(shared, &mut stream, peer, stopped).await;
         }
-        Err(error) => report(shared, &peer, &error.into()),
+        Err(error) => report(shared, peer, &error.into()),
     }
 }
 
-/// Serves a connection until either side ends it.
+/// Serves a connection until either side ends it. The caller owns its parts, because a future
+/// keeps each argument beside the place that it moves it to.
 pub(crate) async fn serve<S: Transport>(
     shared: &Shared,
-    mut stream: S,
-    peer: Peer,
-    mut stopped: oneshot::Receiver<()>,
+    stream: &mut S,
+    peer: &Peer,
+    stopped: &mut oneshot::Receiver<()>,
 ) {
-    let end = match converse(shared, &mut stream, &peer, &mut stopped).await {
-        Ok(end) | Err(end) => end,
+    let lingers = {
+        let end = match converse(shared, stream, peer, stopped).await {
+            Ok(end) | Err(end) => end,
+        };
+        report(shared, peer, &end);
+        !matches!(
+            end,
+            End::PeerGone | End::Io(_) | End::Stalled | End::Stopped
+        )
     };
-    report(shared, &peer, &end);
-    if !matches!(
-        end,
-        End::PeerGone | End::Io(_) | End::Stalled | End::Stopped
-    ) {
+    if lingers {
         // On the heap, like all that a connection does rarely, so that its task stays small.
-        Box::pin(linger(&mut stream)).await;
+        Box::pin(linger(stream)).await;
     }
 }
 
@@ -176,14 +180,8 @@ async fn converse<S: Transport>(
     stream.tcp().set_nodelay(true)?;
     let halves = stream.split();
     let mut connection = Box::pin(open(shared, halves, peer, stopped)).await?;
-    let end = connection.run(stopped).await;
-    // If the store does not respond now, the connection does not wait for it.
-    let _ = timeout(LINGER, Box::pin(connection.client.disconnect())).await;
-    connection.count();
-    match connection.violation {
-        Some(violation) => Err(violation.into()),
-        None => end.map(|()| End::Over),
-    }
+    let end = connection.talk(stopped).await;
+    Box::pin(connection.finish(end)).await
 }
 
 /// Opens a connection's session.
@@ -381,33 +379,29 @@ struct Connection<'a, R, W> {
 }
 
 impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
-    async fn run(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
-        let end = self.talk(stopped).await;
+    /// Ends the service's side of a conversation that ended with `end`.
+    async fn finish(&mut self, end: Result<(), End>) -> Result<End, End> {
         if matches!(end, Err(End::PeerGone | End::Io(_))) {
-            Box::pin(self.go_on_without_peer()).await;
+            self.go_on_without_peer().await;
         }
         // A peer whose process ends or whose network breaks has not violated the protocol.
         if matches!(end, Err(End::PeerGone)) && self.frames.has_unfinished() {
             self.violation.get_or_insert(Violation::Unfinished);
         }
-        end
+        // If the store does not respond now, the connection does not wait for it.
+        let _ = timeout(LINGER, self.client.disconnect()).await;
+        self.count();
+        match self.violation.take() {
+            Some(violation) => Err(violation.into()),
+            None => end.map(|()| End::Over),
+        }
     }
 
     async fn talk(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         loop {
-            self.submit();
-            let ended = self.pump().await.err();
-            let sent = self.send();
-            self.count();
-            if let Some(ended) = ended {
-                return match self.send_all().await {
-                    Ok(()) | Err(End::Io(_)) => Err(ended.into()),
-                    stalled => stalled,
-                };
-            }
-            sent?;
+            self.turn().await?;
             if self.conversation.is_over() {
-                return self.send_all().await;
+                return Box::pin(self.send_all()).await;
             }
             tokio::task::yield_now().await;
             if self.has_too_much_unsent() {
@@ -415,6 +409,22 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
             } else if !(self.may_submit() && self.frames.has_next()) {
                 self.wait(stopped).await?;
             }
+        }
+    }
+
+    /// Answers what has arrived. A function of its own, so that a connection that waits keeps
+    /// nothing of it.
+    async fn turn(&mut self) -> Result<(), End> {
+        self.submit();
+        let ended = self.pump().await.err();
+        let sent = self.send();
+        self.count();
+        let Some(ended) = ended else {
+            return Ok(sent?);
+        };
+        match Box::pin(self.send_all()).await {
+            Ok(()) | Err(End::Io(_)) => Err(ended.into()),
+            stalled => stalled,
         }
     }
 

@@ -142,8 +142,7 @@ impl Server {
                         let (stop, stopped) = oneshot::channel();
                         shared.statistics.connections_accepted.add(1);
                         let shared = Arc::clone(&shared);
-                        let task = connections
-                            .spawn(async move { serve(&shared, stream, peer, is_secure, stopped).await });
+                        let task = connections.spawn(serve(shared, stream, peer, is_secure, stopped));
                         open.opened(task.id(), peer, stop);
                     }
                     Err(no_place) => {
@@ -191,26 +190,29 @@ async fn next(
     }
 }
 
-async fn serve(
-    shared: &Shared,
-    stream: TcpStream,
+/// The task of a connection. Only its own variables hold the parts of the connection, which the
+/// futures inside borrow: an `async fn` would keep its arguments twice.
+fn serve(
+    shared: Arc<Shared>,
+    mut stream: TcpStream,
     address: SocketAddr,
     is_secure: bool,
-    stopped: oneshot::Receiver<()>,
-) {
-    let peer = Peer {
+    mut stopped: oneshot::Receiver<()>,
+) -> impl Future<Output = ()> {
+    let mut peer = Peer {
         address,
         x509: None,
     };
-    match &shared.config.secure {
-        Some((_, tls)) if is_secure => {
-            // On the heap, so that a task of the other port is as small as without TLS.
-            Box::pin(connection::serve_encrypted(
-                shared, tls, stream, peer, stopped,
-            ))
-            .await;
+    async move {
+        match &shared.config.secure {
+            Some((_, tls)) if is_secure => {
+                // On the heap, so that a task of the other port is as small as without TLS.
+                let encrypted =
+                    connection::serve_encrypted(&shared, tls, stream, &mut peer, &mut stopped);
+                Box::pin(encrypted).await;
+            }
+            _ => connection::serve(&shared, &mut stream, &peer, &mut stopped).await,
         }
-        _ => connection::serve(shared, stream, peer, stopped).await,
     }
 }
 
@@ -246,5 +248,23 @@ impl Accepting {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_bytes<A, B, C, D, E, F>(_: impl FnOnce(A, B, C, D, E) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Most connections are idle, and their tasks are most of the memory of their sessions.
+    #[test]
+    fn the_task_of_a_connection_fits_its_size_class() {
+        /// The allocator's size class, less the 112 bytes that tokio adds.
+        const TASK_BYTES_MAX: usize = 1792 - 112;
+        let bytes = future_bytes(serve);
+        assert!(bytes <= TASK_BYTES_MAX, "{bytes} bytes");
     }
 }

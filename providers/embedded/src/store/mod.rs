@@ -92,6 +92,8 @@ pub(crate) struct Store {
     pub(crate) rotation_wanted: bool,
     /// Whether an early checkpoint would free journal segments.
     pub(crate) checkpoint_wanted: bool,
+    /// Whether the next checkpoint is made because the store is at rest.
+    pub(crate) is_at_rest: bool,
     pub(crate) early_checkpoint_at: Option<Instant>,
     pub(crate) scratch: Vec<u8>,
 }
@@ -134,6 +136,7 @@ impl Store {
             refused_bytes: 0,
             reserved_bytes: 0,
             checkpoint_wanted: false,
+            is_at_rest: false,
             rotation_wanted: false,
             early_checkpoint_at: None,
             scratch: Vec::new(),
@@ -317,9 +320,10 @@ pub(crate) fn now_ms() -> u64 {
 
 /// Updates the cache from a generation that the checkpoint store now holds, before the overlay
 /// drops it. Of a generation beyond the cache nothing is kept: any part would be an arbitrary one,
-/// and would keep the allocator from returning the memory between its items.
-pub(crate) fn refresh_cache(cache: &ItemCache, generation: &Generation) {
-    let fits = generation.len() as u64 * ITEM_BYTES_TYPICAL <= cache.capacity();
+/// and would keep the allocator from returning the memory between its items. Nothing is kept at
+/// rest either, because that checkpoint is made to free the memory.
+pub(crate) fn refresh_cache(cache: &ItemCache, generation: &Generation, is_at_rest: bool) {
+    let fits = !is_at_rest && generation.len() as u64 * ITEM_BYTES_TYPICAL <= cache.capacity();
     for (key, slot) in generation
         .iter()
         .filter(|(key, _)| key.table == Table::Item)

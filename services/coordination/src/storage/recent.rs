@@ -9,8 +9,9 @@ use quick_cache::{
     unsync::{Cache, DefaultLifecycle},
 };
 
-/// The memory of an entry beside its path and its value's own bytes, in bytes.
-const ENTRY_BYTES: usize = 256;
+/// The memory of an entry beside its path and its value's own bytes, in bytes: its place in a table
+/// that may be half empty, and the headers of what it allocates.
+const ENTRY_BYTES: usize = 512;
 
 /// The typical length of an entry, which only sizes the tables at the start.
 const ENTRY_BYTES_TYPICAL: u64 = 1 << 10;
