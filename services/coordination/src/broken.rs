@@ -13,6 +13,8 @@ pub enum Broken {
     /// C-1: a writer takes an expired lock without fencing its holder out or installing its
     /// outcome.
     BreaksLocksUnasked,
+    /// A writer waits for a lock until its time is over, although its holder is fenced out.
+    WaitsForDeadWriters,
     /// C-1: a writer without locks does not check that its znodes are as it read them.
     DecidesOnOutdatedStates,
     /// C-1: a decision over several znodes is installed in every second one.

@@ -126,7 +126,7 @@ struct WarmState {
     items: TrackedStore,
     slot: u64,
     zxid: Zxid,
-    /// The cursors after the applied slots that are still in the log.
+    /// The cursors after the applied slots that this instance has appended and not trimmed.
     retained: VecDeque<Cursor>,
     applied: Applied,
     /// The znodes of the last slots. No other instance applies slots while this one holds the log.
@@ -396,7 +396,7 @@ impl Distributor {
             items,
             slot: cursor.slot,
             zxid: cursor.zxid,
-            retained: self.retained(from).await?,
+            retained: VecDeque::new(),
             applied: Applied::default(),
             nodes: Recent::new(NODES_BYTES_MAX, Node::bytes_len),
             quotas: None,
@@ -410,28 +410,28 @@ impl Distributor {
             self.repeat_slot(&mut warm, slot).await?;
         }
         self.collect_garbage(&garbage, &mut warm.items).await?;
+        self.trim_for_others(&warm).await?;
         Ok(warm)
     }
 
-    /// The cursors after the slots in the log before `until`. Without these, instances that take
-    /// over often would never trim it.
-    async fn retained(&self, until: Cursor) -> Result<VecDeque<Cursor>> {
-        let mut retained = VecDeque::new();
-        if until.next.0 < SLOTS_TRIMMED as u64 {
-            // So few are left for the next takeover, which saves the calls of short logs.
-            return Ok(retained);
+    /// Trims the log if it has more slots than one instance retains. Otherwise instances that take
+    /// over often would never trim it. Reads only the slots that it removes.
+    async fn trim_for_others(&self, warm: &WarmState) -> Result<()> {
+        let start = self.log.start().await?;
+        let until = start.next.0 + SLOTS_TRIMMED as u64;
+        if until + SLOTS_RETAINED as u64 > warm.slot {
+            return Ok(());
         }
-        let mut from = self.log.start().await?;
-        while from.next < until.next {
-            let page = self.log.read(from, SLOTS_RETAINED).await?;
-            let slots = page.slots.iter().filter(|slot| slot.index < until.next);
-            retained.extend(slots.map(primitives::Slot::cursor));
+        let mut cursor = start;
+        while cursor.next.0 < until {
+            let slots_max = (until - cursor.next.0) as usize;
+            let page = self.log.read(cursor, slots_max).await?;
+            cursor = page.cursor;
             if page.is_tail {
                 break;
             }
-            from = page.cursor;
         }
-        Ok(retained)
+        warm.writer.trim(cursor).await
     }
 
     async fn observed_cursor(
