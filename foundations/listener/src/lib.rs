@@ -50,4 +50,5 @@ pub use connection::Peer;
 pub use places::REFUSALS_MAX;
 pub use server::serve;
 pub use socket::{LINGER_BYTES_MAX, LINGER_MAX};
+pub use stream::Stream;
 pub use tls::{ClientCertificates, HandshakeError, Tls, TlsFiles};

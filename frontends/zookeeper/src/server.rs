@@ -11,6 +11,7 @@
 use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use coordination::Gateway;
+use listener::Stream;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
@@ -210,7 +211,7 @@ async fn serve(
             ))
             .await;
         }
-        _ => connection::serve(shared, stream, peer, stopped).await,
+        _ => connection::serve(shared, Stream::Plain(stream), peer, stopped).await,
     }
 }
 
