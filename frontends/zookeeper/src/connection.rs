@@ -20,7 +20,7 @@ use std::{
 
 use bytes::{Buf, BytesMut};
 use coordination::{Client, ConnectError, Ended, model::Output};
-use listener::{HandshakeError, Stream, Tls, tls::client_subject};
+use listener::{HandshakeError, Line, Stream, Tls, tls::client_subject};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -39,7 +39,6 @@ use crate::{
         request::Fault,
     },
     peer::Peer,
-    peer_log::Line,
     shared::Shared,
     transport::{Ready, Transport},
 };
@@ -106,6 +105,7 @@ pub(crate) async fn serve_encrypted(
             peer.x509 = client_subject(&stream);
             serve(shared, Stream::Tls(Box::new(stream)), peer, stopped).await;
         }
+        Err(HandshakeError::PeerGone) => report(shared, &peer, &End::PeerGone),
         Err(error) => report(shared, &peer, &error.into()),
     }
 }
@@ -134,7 +134,6 @@ pub(crate) async fn serve(
 /// Counts the end of a connection, and logs it where an operator should know.
 fn report(shared: &Shared, peer: &Peer, end: &End) {
     match end {
-        End::Handshake(HandshakeError::PeerGone) => {}
         End::Foreign(_) | End::Violation(_) | End::Handshake(_) => {
             shared.statistics.malformed.add(1);
         }
@@ -142,9 +141,6 @@ fn report(shared: &Shared, peer: &Peer, end: &End) {
         _ => {}
     }
     match end {
-        End::Handshake(HandshakeError::PeerGone) => {
-            tracing::debug!(%peer, %end, "connection closed");
-        }
         End::Foreign(_)
         | End::Violation(_)
         | End::Handshake(_)
