@@ -387,7 +387,7 @@ pub enum Response {
 
 impl Response {
     /// Size of its paths, data and names in bytes.
-    pub(crate) fn bytes_len(&self) -> usize {
+    pub fn bytes_len(&self) -> usize {
         match self {
             Self::Created { path, .. } => path.len(),
             Self::Data { data, .. } => data_len(data.as_ref()),

@@ -125,18 +125,15 @@ fn hide_x509(request: &mut Request) {
 }
 
 fn is_update(operation: Operation) -> bool {
-    matches!(
-        operation,
-        Operation::Create
-            | Operation::Create2
-            | Operation::CreateContainer
-            | Operation::CreateTtl
-            | Operation::Delete
-            | Operation::SetData
-            | Operation::SetAcl
-            | Operation::Check
-            | Operation::Reconfigure
-    )
+    operation.creates()
+        || matches!(
+            operation,
+            Operation::Delete
+                | Operation::SetData
+                | Operation::SetAcl
+                | Operation::Check
+                | Operation::Reconfigure
+        )
 }
 
 fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malformed> {
