@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod files;
 pub(crate) mod functions;
 mod instant;
+mod listing;
 pub(crate) mod memory_function;
 mod progress;
 pub(crate) mod queues;
