@@ -14,17 +14,15 @@
 //! connection closes. (ZooKeeper drops answers that are not ready when it finds such bytes.)
 
 use std::{
-    future::poll_fn,
     io,
-    pin::pin,
     time::{Duration, Instant},
 };
 
 use bytes::{Buf, BytesMut};
 use coordination::{Client, ConnectError, Ended, model::Output};
-use listener::{HandshakeError, Tls, tls::client_subject};
+use listener::{HandshakeError, Line, Stream, Tls, tls::client_subject};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     sync::oneshot,
     time::timeout,
@@ -41,9 +39,8 @@ use crate::{
         request::Fault,
     },
     peer::Peer,
-    peer_log::Line,
     shared::Shared,
-    transport::{Transport, Writer},
+    transport::{Ready, Transport},
 };
 
 /// The first packet is 44 or 45 bytes long. The rest is for fields that later clients may append.
@@ -104,24 +101,26 @@ pub(crate) async fn serve_encrypted(
         accepted = tls.accept(stream) => accepted,
     };
     match accepted {
-        Ok(mut stream) => {
+        Ok(stream) => {
             peer.x509 = client_subject(&stream);
-            serve(shared, &mut stream, peer, stopped).await;
+            let mut transport = Transport::new(Stream::Tls(Box::new(stream)));
+            serve(shared, &mut transport, peer, stopped).await;
         }
+        Err(HandshakeError::PeerGone) => report(shared, peer, &End::PeerGone),
         Err(error) => report(shared, peer, &error.into()),
     }
 }
 
 /// Serves a connection until either side ends it. The caller owns its parts, because a future
 /// keeps each argument beside the place that it moves it to.
-pub(crate) async fn serve<S: Transport>(
+pub(crate) async fn serve(
     shared: &Shared,
-    stream: &mut S,
+    transport: &mut Transport,
     peer: &Peer,
     stopped: &mut oneshot::Receiver<()>,
 ) {
     let lingers = {
-        let end = match converse(shared, stream, peer, stopped).await {
+        let end = match converse(shared, transport, peer, stopped).await {
             Ok(end) | Err(end) => end,
         };
         report(shared, peer, &end);
@@ -132,14 +131,13 @@ pub(crate) async fn serve<S: Transport>(
     };
     if lingers {
         // On the heap, like all that a connection does rarely, so that its task stays small.
-        Box::pin(linger(stream)).await;
+        Box::pin(linger(&mut transport.stream)).await;
     }
 }
 
 /// Counts the end of a connection, and logs it where an operator should know.
 fn report(shared: &Shared, peer: &Peer, end: &End) {
     match end {
-        End::Handshake(HandshakeError::PeerGone) => {}
         End::Foreign(_) | End::Violation(_) | End::Handshake(_) => {
             shared.statistics.malformed.add(1);
         }
@@ -147,9 +145,6 @@ fn report(shared: &Shared, peer: &Peer, end: &End) {
         _ => {}
     }
     match end {
-        End::Handshake(HandshakeError::PeerGone) => {
-            tracing::debug!(%peer, %end, "connection closed");
-        }
         End::Foreign(_)
         | End::Violation(_)
         | End::Handshake(_)
@@ -171,28 +166,27 @@ fn report(shared: &Shared, peer: &Peer, end: &End) {
     }
 }
 
-async fn converse<S: Transport>(
+async fn converse(
     shared: &Shared,
-    stream: &mut S,
+    transport: &mut Transport,
     peer: &Peer,
     stopped: &mut oneshot::Receiver<()>,
 ) -> Result<End, End> {
-    stream.tcp().set_nodelay(true)?;
-    let halves = stream.split();
-    let mut connection = Box::pin(open(shared, halves, peer, stopped)).await?;
+    transport.stream.tcp().set_nodelay(true)?;
+    let mut connection = Box::pin(open(shared, transport, peer, stopped)).await?;
     let end = connection.talk(stopped).await;
     Box::pin(connection.finish(end)).await
 }
 
 /// Opens a connection's session.
-async fn open<'a, R: AsyncRead + Unpin, W: Writer>(
+async fn open<'a>(
     shared: &'a Shared,
-    (mut reader, mut writer): (R, W),
+    transport: &'a mut Transport,
     peer: &'a Peer,
     stopped: &mut oneshot::Receiver<()>,
-) -> Result<Connection<'a, R, W>, End> {
+) -> Result<Connection<'a>, End> {
     let mut frames = Frames::new(FIRST_PACKET_BYTES_MAX);
-    let first_packet = first_packet(&mut reader, &mut frames);
+    let first_packet = first_packet(transport, &mut frames);
     let opening = tokio::select! {
         biased;
         _ = &mut *stopped => return Err(End::Stopped),
@@ -204,10 +198,10 @@ async fn open<'a, R: AsyncRead + Unpin, W: Writer>(
     let request = match opening {
         Opening::Client(request) => request,
         Opening::Stranger(stranger) => {
-            return Err(greet(shared, stranger, peer, &mut writer).await?);
+            return Err(greet(shared, stranger, peer, &mut transport.stream).await?);
         }
     };
-    let mut client = open_session(shared, &request, &mut writer).await?;
+    let mut client = open_session(shared, &request, &mut transport.stream).await?;
     let conversation = conversation(shared, peer);
     client.add_identities(conversation.authentication().of_peer());
     figures.has_session(client.session().0, client.timeout().as_millis());
@@ -225,8 +219,7 @@ async fn open<'a, R: AsyncRead + Unpin, W: Writer>(
         peer,
         figures,
         started: Instant::now(),
-        reader,
-        writer,
+        transport,
         frames,
         conversation,
         violation: None,
@@ -260,10 +253,7 @@ enum Opening {
     Stranger(Stranger),
 }
 
-async fn first_packet(
-    reader: &mut (impl AsyncRead + Unpin),
-    frames: &mut Frames,
-) -> Result<Opening, End> {
+async fn first_packet(transport: &mut Transport, frames: &mut Frames) -> Result<Opening, End> {
     loop {
         if let Some(stranger) = frames.prefix().and_then(Stranger::recognise) {
             return Ok(Opening::Stranger(stranger));
@@ -272,7 +262,7 @@ async fn first_packet(
             let request = ConnectRequest::decode(frame).map_err(Violation::from)?;
             return Ok(Opening::Client(request));
         }
-        let bytes = read(reader, frames).await?;
+        let bytes = transport.read(frames).await?;
         if bytes == 0 {
             return Err(if frames.has_unfinished() {
                 Violation::Unfinished.into()
@@ -284,28 +274,16 @@ async fn first_packet(
     }
 }
 
-/// Reads once. Frees an empty buffer until bytes arrive, because most connections are idle.
-async fn read(reader: &mut (impl AsyncRead + Unpin), frames: &mut Frames) -> io::Result<usize> {
-    poll_fn(|context| {
-        let read = pin!(reader.read_buf(frames.space())).poll(context);
-        if read.is_pending() {
-            frames.release_unused();
-        }
-        read
-    })
-    .await
-}
-
 async fn greet(
     shared: &Shared,
     stranger: Stranger,
     peer: &Peer,
-    writer: &mut impl Writer,
+    stream: &mut Stream,
 ) -> Result<End, End> {
     match stranger {
         Stranger::FourLetterWord(word) => {
             let text = four_letter_words::answer(word, peer.address, shared).await;
-            timeout(LINGER, send_whole(writer, text.as_bytes()))
+            timeout(LINGER, send_whole(stream, text.as_bytes()))
                 .await
                 .map_err(|_| End::Stalled)??;
             Ok(End::Word)
@@ -318,7 +296,7 @@ async fn greet(
 async fn open_session(
     shared: &Shared,
     request: &ConnectRequest,
-    writer: &mut impl Writer,
+    stream: &mut Stream,
 ) -> Result<Client, End> {
     let opened = async {
         let connect = request.connect().ok_or(ConnectError::Expired)?;
@@ -330,20 +308,20 @@ async fn open_session(
     if matches!(opened, Err(ConnectError::Expired)) {
         let mut outgoing = BytesMut::new();
         ConnectResponse::expired(request.has_read_only).encode(&mut outgoing);
-        timeout(LINGER, send_whole(writer, &outgoing))
+        timeout(LINGER, send_whole(stream, &outgoing))
             .await
             .map_err(|_| End::Stalled)??;
     }
     Ok(opened?)
 }
 
-async fn send_whole(writer: &mut impl Writer, bytes: &[u8]) -> io::Result<()> {
-    writer.write_all(bytes).await?;
-    writer.flush().await
+async fn send_whole(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
 }
 
 /// Closes our side, and gives the peer time to read our last answer.
-async fn linger(stream: &mut impl Transport) {
+async fn linger(stream: &mut Stream) {
     let rest = async {
         stream.shutdown().await?;
         let mut dropped = 0;
@@ -360,13 +338,12 @@ async fn linger(stream: &mut impl Transport) {
     let _ = timeout(LINGER, rest).await;
 }
 
-struct Connection<'a, R, W> {
+struct Connection<'a> {
     shared: &'a Shared,
     peer: &'a Peer,
     figures: Entry<'a>,
     started: Instant,
-    reader: R,
-    writer: W,
+    transport: &'a mut Transport,
     frames: Frames,
     conversation: Conversation,
     /// Why nothing more is read. The requests before it are still answered.
@@ -378,7 +355,7 @@ struct Connection<'a, R, W> {
     outgoing: BytesMut,
 }
 
-impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
+impl Connection<'_> {
     /// Ends the service's side of a conversation that ended with `end`.
     async fn finish(&mut self, end: Result<(), End>) -> Result<End, End> {
         if matches!(end, Err(End::PeerGone | End::Io(_))) {
@@ -497,7 +474,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     /// Sends until nothing is left.
     async fn send_all(&mut self) -> Result<(), End> {
         while !self.is_all_sent() {
-            timeout(self.client.timeout(), self.writer.writable())
+            timeout(self.client.timeout(), self.transport.writable())
                 .await
                 .map_err(|_| End::Stalled)??;
             self.send()?;
@@ -506,7 +483,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     }
 
     fn is_all_sent(&self) -> bool {
-        self.outgoing.is_empty() && self.outputs.is_empty() && !self.writer.has_kept()
+        self.outgoing.is_empty() && self.outputs.is_empty() && !self.transport.has_kept()
     }
 
     /// Sends until half of the allowed unsent bytes are left. A peer that reads or sends anything
@@ -520,10 +497,11 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
             tokio::select! {
                 biased;
                 _ = &mut *stopped => return Err(End::Stopped),
-                read = read(&mut self.reader, &mut self.frames), if may_read => self.received(read?)?,
-                writable = timeout(stall, self.writer.writable()) => {
-                    writable.map_err(|_| End::Stalled)??;
-                    self.send()?;
+                ready = timeout(stall, self.transport.ready(&mut self.frames, may_read, true)) => {
+                    match ready.map_err(|_| End::Stalled)?? {
+                        Ready::Read(bytes) => self.received(bytes)?,
+                        Ready::Writable => self.send()?,
+                    }
                 }
             }
             self.client.keep_alive().await?;
@@ -559,7 +537,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     fn write(&mut self) -> io::Result<bool> {
         let waiting = self.outgoing.len();
         while !self.outgoing.is_empty() {
-            match self.writer.try_write(&self.outgoing) {
+            match self.transport.try_write(&self.outgoing) {
                 Ok(bytes) => {
                     self.conversation.tally.bytes_sent += bytes as u64;
                     if bytes == self.outgoing.len() {
@@ -596,11 +574,14 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     async fn wait(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         self.release_unused();
         let may_read = self.may_submit();
+        let may_write = !self.outgoing.is_empty() || self.transport.has_kept();
         tokio::select! {
             biased;
             _ = stopped => Err(End::Stopped),
-            read = read(&mut self.reader, &mut self.frames), if may_read => self.received(read?),
-            writable = async { Box::pin(self.writer.writable()).await }, if !self.outgoing.is_empty() || self.writer.has_kept() => Ok(writable?),
+            ready = self.transport.ready(&mut self.frames, may_read, may_write) => match ready? {
+                Ready::Read(bytes) => self.received(bytes),
+                Ready::Writable => Ok(()),
+            },
             () = self.client.wait() => Ok(()),
         }
     }

@@ -8,9 +8,10 @@
 //! - When [`Server::run`] returns, every connection is closed. Sessions remain, because they belong
 //!   to the service.
 
-use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc};
 
 use coordination::Gateway;
+use listener::{Accepting, Line, PeerLog, Stream};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
@@ -18,16 +19,9 @@ use tokio::{
 };
 
 use crate::{
-    Config, Statistics, connection,
-    figures::AllFigures,
-    open_connections::OpenConnections,
-    peer::Peer,
-    peer_log::{Line, PeerLog},
-    shared::Shared,
+    Config, Statistics, connection, figures::AllFigures, open_connections::OpenConnections,
+    peer::Peer, shared::Shared, transport::Transport,
 };
-
-/// How long to wait before accepting again when the process has no descriptors left.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// A front end that listens. [`Server::run`] serves.
 #[derive(Debug)]
@@ -68,7 +62,7 @@ pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
         config,
         gateway,
         statistics: Arc::default(),
-        log: PeerLog::new(),
+        log: PeerLog::default(),
         figures: AllFigures::new(),
         port: local_address.port(),
         secure_port: secure.as_ref().map(|(_, address)| address.port()),
@@ -194,7 +188,7 @@ async fn next(
 /// futures inside borrow: an `async fn` would keep its arguments twice.
 fn serve(
     shared: Arc<Shared>,
-    mut stream: TcpStream,
+    stream: TcpStream,
     address: SocketAddr,
     is_secure: bool,
     mut stopped: oneshot::Receiver<()>,
@@ -211,41 +205,9 @@ fn serve(
                     connection::serve_encrypted(&shared, tls, stream, &mut peer, &mut stopped);
                 Box::pin(encrypted).await;
             }
-            _ => connection::serve(&shared, &mut stream, &peer, &mut stopped).await,
-        }
-    }
-}
-
-/// A listener, and whether its last accept failed.
-struct Accepting {
-    listener: TcpListener,
-    is_failing: bool,
-}
-
-impl Accepting {
-    fn of(listener: TcpListener) -> Self {
-        Self {
-            listener,
-            is_failing: false,
-        }
-    }
-
-    /// The next connection. Waits while the system cannot provide one. Cancellation safe.
-    async fn next(&mut self) -> (TcpStream, SocketAddr) {
-        loop {
-            match self.listener.accept().await {
-                Ok(accepted) => {
-                    if std::mem::take(&mut self.is_failing) {
-                        tracing::info!("connections are accepted again");
-                    }
-                    return accepted;
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut self.is_failing, true) {
-                        tracing::warn!(%error, "cannot accept connections; open ones are still served");
-                    }
-                    tokio::time::sleep(ACCEPT_RETRY).await;
-                }
+            _ => {
+                let mut transport = Transport::new(Stream::Plain(stream));
+                connection::serve(&shared, &mut transport, &peer, &mut stopped).await;
             }
         }
     }

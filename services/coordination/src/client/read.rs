@@ -29,7 +29,7 @@ use ports::Result;
 use crate::{
     Error, access,
     broken::Broken,
-    model::{Connection, EventKind, Output, Request, Response, WatchMode, Watching, Zxid},
+    model::{Connection, EventKind, Output, Request, Response, WatchMode, Watched, Watching, Zxid},
     path::split,
     records::Identities,
     storage::{
@@ -264,9 +264,9 @@ async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<Rea
         }
         Request::Ping => Ok(ReadResult::of(since, Zxid(0), Ok(Response::Pong))),
         Request::Refuse(error) => Ok(ReadResult::of(since, Zxid(0), Err(*error))),
-        Request::SetWatches { relative, .. } => match next_watch(request) {
-            Some((watch, path)) => {
-                restore_watch(tail, asker.connection, *relative, watch, path).await
+        Request::SetWatches { relative, watches } => match watches.last() {
+            Some((watched, path)) => {
+                restore_watch(tail, asker.connection, *relative, *watched, path).await
             }
             None => Ok(ReadResult::of(since, Zxid(0), Ok(Response::WatchesSet))),
         },
@@ -509,80 +509,23 @@ async fn count_descendants(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<
     Ok(ReadResult::of(since, zxid, Ok(Response::Count(count))))
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Watched {
-    Data,
-    Existence,
-    Children,
-    Lasting(WatchMode),
-}
-
-/// Reverses the parts of a multi read, and the lists of watches to set again. They are processed
-/// from the end, and this restores ZooKeeper's order: list by list, each from its start.
+/// Reverses the parts of a multi read, and the watches to set again. They are processed from the
+/// end, and this restores ZooKeeper's order.
 pub(crate) fn reverse(request: &mut Request) {
-    if let Request::MultiRead(parts) = request {
-        parts.reverse();
+    match request {
+        Request::MultiRead(parts) => parts.reverse(),
+        Request::SetWatches { watches, .. } => watches.reverse(),
+        _ => {}
     }
-    if let Request::SetWatches {
-        data,
-        exists,
-        children,
-        lasting,
-        ..
-    } = request
-    {
-        for paths in [data, exists, children] {
-            paths.reverse();
-        }
-        lasting.reverse();
-    }
-}
-
-fn next_watch(request: &Request) -> Option<(Watched, &str)> {
-    let Request::SetWatches {
-        data,
-        exists,
-        children,
-        lasting,
-        ..
-    } = request
-    else {
-        return None;
-    };
-    let lists = [
-        (Watched::Data, data),
-        (Watched::Existence, exists),
-        (Watched::Children, children),
-    ];
-    let mut lists = lists.into_iter();
-    let one_shot = lists.find_map(|(watched, paths)| Some((watched, paths.last()?.as_str())));
-    let lasting = || {
-        lasting
-            .last()
-            .map(|(mode, path)| (Watched::Lasting(*mode), path.as_str()))
-    };
-    one_shot.or_else(lasting)
 }
 
 /// Removes the part that was read last, or the watch that was processed last: it is armed, or its
 /// event is delivered.
 pub(crate) fn remove_last(request: &mut Request) {
-    if let Request::MultiRead(parts) = request {
-        parts.pop();
-    }
-    if let Request::SetWatches {
-        data,
-        exists,
-        children,
-        lasting,
-        ..
-    } = request
-        && [data, exists, children]
-            .into_iter()
-            .find_map(Vec::pop)
-            .is_none()
-    {
-        lasting.pop();
+    match request {
+        Request::MultiRead(parts) => drop(parts.pop()),
+        Request::SetWatches { watches, .. } => drop(watches.pop()),
+        _ => {}
     }
 }
 
