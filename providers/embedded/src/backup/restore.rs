@@ -326,10 +326,13 @@ impl Sink for Restoring {
         if let Some(above) = path.parent() {
             fs::create_dir_all(above).map_err(making(above))?;
         }
-        // A file beside the objects may hold keys.
-        let mode = if object.place == FILES { 0o600 } else { 0o666 };
+        // A file beside the objects may hold keys. None has the name of one of the store's own.
+        let is_beside = object.place == FILES;
+        let mode = if is_beside { 0o600 } else { 0o666 };
         let mut options = OpenOptions::new();
+        // Of an object that comes twice, the last one counts.
         options.write(true).create(true).truncate(true).mode(mode);
+        options.create_new(is_beside);
         let file = options.open(&path).map_err(making(&path))?;
         self.writing = Some(Writing {
             path,
