@@ -266,10 +266,8 @@ impl FencedLog {
                 let slot = Stored::decode(&item).ok_or_else(|| self.corrupt(&sort))?;
                 let key = Key::new(&self.partition, &sort);
                 if slot.payload.is_some() {
-                    let void = Update::modify(key.clone(), vec![Action::unset(PAYLOAD)])
-                        .when(Condition::Exists);
                     let update = if slot.epoch < epoch {
-                        void
+                        Update::modify(key, vec![Action::unset(PAYLOAD)]).when(Condition::Exists)
                     } else {
                         Update::delete(key)
                     };

@@ -56,7 +56,7 @@ use crate::{
     environment::{Environment, Parts},
     model::{SessionId, Zxid},
     queue_names::{self, LOG_PARTITION},
-    records::{Decided, LogEntry, Slot, UpdateAnswer, Wake, decode, encode},
+    records::{Decided, LogEntry, Slot, UpdateAnswer, Wake, decode, encode_sized},
     storage::{
         ephemerals,
         recent::Recent,
@@ -79,6 +79,9 @@ const SLOT_PATHS_PART: usize = 8;
 
 /// A slot ends once it has the maximum slot size divided by this. One more entry still fits.
 const SLOT_ENOUGH_PART: usize = 2;
+
+/// The length of most entries of a slot, in bytes. It only sizes a buffer.
+const ENTRY_BYTES: usize = 192;
 
 #[derive(Debug)]
 pub(crate) struct Distributor {
@@ -262,7 +265,7 @@ impl Distributor {
         self.externalize_names(warm, ordered).await?;
         let numbered = self.numbered(warm, ordered).await?;
         let ordered = &ordered[..numbered.slot.entries.len()];
-        let encoded = encode(&numbered.slot);
+        let encoded = encoded(&numbered.slot);
         // The slot is computed from the decisions and from the znodes as they were read for it.
         warm.system.observe_now()?;
         if !self.env.breaks(Broken::NumbersByTheLogAlone) {
@@ -282,7 +285,7 @@ impl Distributor {
         self.remove_index_entries(ordered, &warm.system).await;
         self.collect_garbage(garbage, &mut warm.items).await?;
         for (path, node) in numbered.changes {
-            warm.nodes.set(&path, node);
+            warm.nodes.set(path, node);
         }
         warm.advance(step);
         trim(warm).await?;
@@ -369,10 +372,8 @@ impl Distributor {
             point: warm.items.point(),
         };
         let functions = &self.env.parts.functions;
-        functions
-            .invoke(queue_names::WATCH, encode(&wake))
-            .await
-            .map(|_| ())
+        let wake = encode_sized(&wake, 64 + wake.slot.len());
+        functions.invoke(queue_names::WATCH, wake).await.map(|_| ())
     }
 
     /// Becomes the distributor: seals the log, and finishes every slot that is not known to be
@@ -476,12 +477,17 @@ impl Distributor {
     }
 }
 
+/// The encoded slot, in a buffer that seldom has to grow.
+fn encoded(slot: &Slot) -> Bytes {
+    encode_sized(slot, slot.entries.len() * ENTRY_BYTES)
+}
+
 /// The decided requests in these messages. A second attempt decodes them again, because it is rare.
 fn decided(deliveries: &[Delivery]) -> Result<Vec<Decided>> {
-    let bodies = deliveries.iter().map(|delivery| delivery.body.clone());
-    bodies
-        .flat_map(queue_names::unpacked)
-        .map(|record| decode(&record?, "a decided request"))
+    deliveries
+        .iter()
+        .flat_map(|delivery| queue_names::unpacked(&delivery.body))
+        .map(|record| decode(record?, "a decided request"))
         .collect()
 }
 

@@ -16,7 +16,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Receipt, Result};
+use ports::{
+    DurabilityPoint, Error, ErrorKind, Incarnation, Position, Receipt, Result,
+    key_value::{Version, evaluate::Stored},
+};
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::{
@@ -98,13 +101,12 @@ pub(crate) struct Store {
     pub(crate) scratch: Vec<u8>,
 }
 
-/// The result of a lookup of an item.
-#[derive(Debug)]
-pub(crate) struct Lookup {
-    pub(crate) item: Option<StoredItem>,
-    /// Whether a lower level may hold it, so that a deletion must be written.
-    pub(crate) below: bool,
-}
+/// The state of an item that does not exist.
+static NOTHING: Stored = Stored {
+    item: None,
+    version: Version(0),
+    memory: None,
+};
 
 impl Store {
     /// The store of an incarnation that begins at `point`, with no room reserved in the journal yet.
@@ -207,19 +209,28 @@ impl Store {
         read.map(decode).transpose()
     }
 
-    /// The item under `key`, with its operation memory. A deleted item past its retention counts as
-    /// never created.
-    pub(crate) fn item(&mut self, key: &RecordKey) -> Result<Lookup> {
+    /// Calls `on` with the item under `key`, with its operation memory. A deleted item past its
+    /// retention counts as never created. Also returns whether a lower level may hold it, so that a
+    /// deletion must be written.
+    pub(crate) fn with_item<T>(
+        &mut self,
+        key: &RecordKey,
+        on: impl FnOnce(&Stored) -> T,
+    ) -> Result<(T, bool)> {
+        let clean;
         let found = match self.overlay.get(key) {
-            Known::Present(Record::Item(item)) => Some(item.clone()),
+            Known::Present(Record::Item(item)) => Some(item),
             Known::Present(_) => return Err(undecodable(key)),
             Known::Deleted => None,
-            Known::Nothing => self.clean_item(key)?,
+            Known::Nothing => {
+                clean = self.clean_item(key)?;
+                clean.as_ref()
+            }
         };
-        Ok(Lookup {
-            below: found.is_some(),
-            item: found.filter(|item| item.stored.item.is_some() || !item.is_expired(now_ms())),
-        })
+        let is_there =
+            |item: &&StoredItem| item.stored.item.is_some() || !item.is_expired(now_ms());
+        let stored = found.filter(is_there).map_or(&NOTHING, |item| &item.stored);
+        Ok((on(stored), found.is_some()))
     }
 
     fn clean_item(&mut self, key: &RecordKey) -> Result<Option<StoredItem>> {

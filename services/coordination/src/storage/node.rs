@@ -354,7 +354,7 @@ pub async fn put_if_absent(store: &dyn KeyValue, path: &str, state: NodeState) -
 }
 
 fn key(path: &str) -> Key {
-    Key::new(keys::encode("node:", path), [])
+    keys::within("node:", path, &[])
 }
 
 fn state_of(item: Option<&Arc<Item>>) -> Result<Option<NodeState>> {

@@ -136,7 +136,8 @@ impl Node {
 
     /// The attributes of the item at `path`.
     fn attributes(&self, path: &str) -> Vec<(Name, Value)> {
-        let mut attributes = vec![(STAT.into(), Value::Bytes(encode(&self.stat)))];
+        let mut attributes = Vec::with_capacity(2);
+        attributes.push((STAT.into(), Value::Bytes(encode(&self.stat))));
         if !self.acl.is_empty() {
             attributes.push((ACL.into(), Value::Bytes(self.acl.clone())));
         }
@@ -525,8 +526,11 @@ fn cursor_key() -> Key {
     Key::new("cursor", [])
 }
 
+/// The kind of the partitions of children.
+const CHILDREN: &str = "children:";
+
 fn children_partition(path: &str) -> Vec<u8> {
-    keys::encode("children:", path)
+    [CHILDREN.as_bytes(), &keys::encode(path)].concat()
 }
 
 /// The key of a znode, or `None` for a path that no znode can have.
@@ -536,7 +540,7 @@ fn key(path: &str) -> Option<Key> {
         return None;
     }
     match path::split(path) {
-        Some((parent, name)) => Some(Key::new(children_partition(parent), keys::encode("", name))),
+        Some((parent, name)) => Some(keys::within(CHILDREN, parent, &keys::encode(name))),
         None if path == "/" => Some(Key::new("root", [])),
         None => None,
     }
