@@ -130,17 +130,14 @@ fn any_content_is_restored_inside_of_the_target_or_not_at_all() {
             named: Some(directory.path().join("named")),
         };
         let made = || fs::read_dir(directory.path()).expect("it lists").count();
-        match restore(&*bytes, &target) {
-            Ok(contents) => {
-                assert_eq!(contents, verify(&*bytes).expect("it is whole"), "{seed}");
-                assert_eq!(made(), 2, "{seed}");
-                let _ = runtime.block_on(Embedded::open(Config::new(target.data_dir)));
-                restored += 1;
-            }
-            Err(_) => {
-                assert_eq!(made(), 0, "{seed}");
-                refused += 1;
-            }
+        if let Ok(contents) = restore(&*bytes, &target) {
+            assert_eq!(contents, verify(&*bytes).expect("it is whole"), "{seed}");
+            assert_eq!(made(), 2, "{seed}");
+            let _ = runtime.block_on(Embedded::open(Config::new(target.data_dir)));
+            restored += 1;
+        } else {
+            assert_eq!(made(), 0, "{seed}");
+            refused += 1;
         }
     }
     assert!(restored > 3 && refused > 3, "{restored} {refused}");
