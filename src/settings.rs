@@ -51,6 +51,12 @@ const CONTAINER_CHECK_MS_MAX: u128 = 86_400_000;
 const STOP_WAIT: Duration = Duration::from_secs(10);
 /// The longest wait for functions when the server stops. None runs longer.
 const STOP_WAIT_S_MAX: u64 = 15 * 60;
+/// The bounds of the shortest session timeout. The service wakes four times in it while there are
+/// sessions, and each wake also does what waits for the next, such as checks for containers.
+const SESSION_TIMEOUT_MIN_MS_MIN: u128 = 1000;
+const SESSION_TIMEOUT_MIN_MS_MAX: u128 = 60_000;
+/// The bound of the longest session timeout: one day.
+const SESSION_TIMEOUT_MS_MAX: u128 = 86_400_000;
 /// The lowest limit for packets of ZooKeeper clients.
 const PACKET_BYTES_MIN: usize = 1024;
 
@@ -113,6 +119,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT")]
     #[arg(env = "LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS")]
     zookeeper_connections_per_address: Option<usize>,
+    /// The shortest session timeout of ZooKeeper clients in milliseconds, like minSessionTimeout [default: 4000]
+    #[arg(long, value_name = "MS")]
+    #[arg(env = "LANDFAST_ZOOKEEPER_SESSION_TIMEOUT_MIN")]
+    zookeeper_session_timeout_min: Option<u64>,
+    /// The longest session timeout of ZooKeeper clients in milliseconds, like maxSessionTimeout [default: 40000]
+    #[arg(long, value_name = "MS")]
+    #[arg(env = "LANDFAST_ZOOKEEPER_SESSION_TIMEOUT_MAX")]
+    zookeeper_session_timeout_max: Option<u64>,
     /// The longest packet of a ZooKeeper client in bytes, like jute.maxbuffer [default: 1048575]
     #[arg(long, value_name = "BYTES")]
     #[arg(env = "LANDFAST_ZOOKEEPER_PACKET_BYTES_MAX")]
@@ -247,6 +261,8 @@ pub(crate) struct Settings {
     pub(crate) zookeeper: Listen,
     /// Zero: no bound of its own.
     pub(crate) zookeeper_connections_per_address: usize,
+    pub(crate) zookeeper_session_timeout_min: Duration,
+    pub(crate) zookeeper_session_timeout_max: Duration,
     /// The store determines the upper bound, which is not known yet.
     pub(crate) zookeeper_packet_bytes_max: usize,
     pub(crate) zookeeper_container_check: Duration,
@@ -279,6 +295,7 @@ impl Options {
         };
         let options = self.over(file);
         options.refuse_what_is_not_here()?;
+        let timeouts = coordination::Config::default();
         let settings = Settings {
             data_dir: options
                 .data_dir
@@ -290,6 +307,12 @@ impl Options {
             zookeeper_connections_per_address: options
                 .zookeeper_connections_per_address
                 .unwrap_or(zookeeper_frontend::Config::CONNECTIONS_PER_ADDRESS_DEFAULT),
+            zookeeper_session_timeout_min: options
+                .zookeeper_session_timeout_min
+                .map_or(timeouts.session_timeout_min, Duration::from_millis),
+            zookeeper_session_timeout_max: options
+                .zookeeper_session_timeout_max
+                .map_or(timeouts.session_timeout_max, Duration::from_millis),
             zookeeper_packet_bytes_max: options
                 .zookeeper_packet_bytes_max
                 .unwrap_or(zookeeper_frontend::Config::PACKET_BYTES_DEFAULT),
@@ -360,6 +383,7 @@ impl Options {
         first_set! {
             data_dir provider store objects
             zookeeper zookeeper_connections_per_address zookeeper_packet_bytes_max
+            zookeeper_session_timeout_min zookeeper_session_timeout_max
             zookeeper_container_check_ms zookeeper_enforce_quota
             zookeeper_four_letter_words
             s3 http routes routes_hosts volumes_socket volumes_cache advertise insecure threads user_store
@@ -409,6 +433,7 @@ impl Settings {
             "--zookeeper-packet-bytes-max {}: give {PACKET_BYTES_MIN} or more, or few requests would fit",
             self.zookeeper_packet_bytes_max
         );
+        self.check_session_timeouts()?;
         let container_check_ms = self.zookeeper_container_check.as_millis();
         ensure!(
             (100..=CONTAINER_CHECK_MS_MAX).contains(&container_check_ms),
@@ -418,6 +443,25 @@ impl Settings {
         ensure!(
             stop_wait_s <= STOP_WAIT_S_MAX,
             "--stop-wait-s {stop_wait_s}: give at most {STOP_WAIT_S_MAX}, as no function runs longer"
+        );
+        Ok(())
+    }
+
+    fn check_session_timeouts(&self) -> anyhow::Result<()> {
+        let min_ms = self.zookeeper_session_timeout_min.as_millis();
+        let max_ms = self.zookeeper_session_timeout_max.as_millis();
+        let named = format!("--zookeeper-session-timeout-min {min_ms}");
+        ensure!(
+            (SESSION_TIMEOUT_MIN_MS_MIN..=SESSION_TIMEOUT_MIN_MS_MAX).contains(&min_ms),
+            "{named}: give {SESSION_TIMEOUT_MIN_MS_MIN} to {SESSION_TIMEOUT_MIN_MS_MAX} milliseconds"
+        );
+        ensure!(
+            max_ms <= SESSION_TIMEOUT_MS_MAX,
+            "--zookeeper-session-timeout-max {max_ms}: give at most {SESSION_TIMEOUT_MS_MAX} milliseconds"
+        );
+        ensure!(
+            min_ms <= max_ms,
+            "{named}: it exceeds --zookeeper-session-timeout-max {max_ms}; give both, the shorter as the minimum"
         );
         Ok(())
     }

@@ -374,6 +374,8 @@ async fn start_coordination(
     let config = coordination::Config {
         placement: placement(settings),
         timeline: provider.timeline().map(Timeline),
+        session_timeout_min: settings.zookeeper_session_timeout_min,
+        session_timeout_max: settings.zookeeper_session_timeout_max,
         container_check_period: settings.zookeeper_container_check,
         enforces_quotas: settings.zookeeper_enforces_quotas,
         log_poll_period: provider.is_shared().then_some(LOOK_AT_LOG),

@@ -93,6 +93,22 @@ fn what_this_build_lacks_is_refused_by_name() {
             "--zookeeper-packet-bytes-max 1023",
         ),
         (
+            "zookeeper_session_timeout_min = 999",
+            "--zookeeper-session-timeout-min 999: give 1000 to 60000",
+        ),
+        (
+            "zookeeper_session_timeout_min = 60001\nzookeeper_session_timeout_max = 90000",
+            "--zookeeper-session-timeout-min 60001: give 1000 to 60000",
+        ),
+        (
+            "zookeeper_session_timeout_min = 50000",
+            "it exceeds --zookeeper-session-timeout-max 40000",
+        ),
+        (
+            "zookeeper_session_timeout_max = 86400001",
+            "--zookeeper-session-timeout-max 86400001: give at most 86400000",
+        ),
+        (
             "zookeeper_container_check_ms = 99",
             "--zookeeper-container-check-ms 99",
         ),
