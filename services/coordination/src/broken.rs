@@ -29,6 +29,8 @@ pub enum Broken {
     IgnoresPredecessors,
     /// C-4: a distributor that takes over the log assumes that all its slots are applied.
     AssumesTheLogIsApplied,
+    /// C-4: a distributor takes over the log without a seal, so its predecessor may still append.
+    TakesOverWithoutSeal,
     /// C-4: answers are sent before the user store is written.
     AnswersBeforeApplying,
     /// C-4: the statistics of quotas are computed again over a partly applied slot.

@@ -1,6 +1,7 @@
 //! C-3, C-4, P5: how distributors hand over to each other, step by step.
 
 mod quotas;
+mod seal;
 
 use std::sync::Arc;
 
