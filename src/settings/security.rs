@@ -134,7 +134,11 @@ impl Security {
         let ClientCertificates(modes) = self.client_certificates;
         let client_ca = files.client_ca.clone();
         let client_ca = client_ca.and_then(|(path, _)| Some((path, modes[port as usize]?)));
-        Some(TlsFiles { client_ca, ..files })
+        Some(TlsFiles {
+            client_ca,
+            port: Port::NAMES[port as usize],
+            ..files
+        })
     }
 
     /// Whether a port refuses clients without a verified certificate.
@@ -267,6 +271,7 @@ impl Options {
             certificate,
             key,
             client_ca: client_ca.map(|path| (path, Mode::Required)),
+            port: "",
         }))
     }
 }

@@ -27,7 +27,7 @@ OPENINGS = {
     b"GET / HTTP/1.1\r\n\r\n": "the peer speaks HTTP",
     bytes.fromhex("16030100c8010000c40303"): "the peer speaks TLS",
     struct.pack("!i", -1): "invalid packet length -1",
-    wire.integer(1025): "invalid packet length 1025, the limit is 1024",
+    wire.integer(2**20): "invalid packet length 1048576, the limit is 1048575 (--zookeeper-packet-bytes-max)",
     wire.integer(8) + bytes(8): "the frame ends within a field",
     b"\0\0": "disconnected in the middle of a packet",
 }
@@ -37,6 +37,7 @@ REQUESTS = {
     (wire.GET_DATA, wire.integer(1000) + SECRET.encode()): "GetData: a length does not fit the frame",
     (wire.CREATE, wire.string("/x") + wire.buffer(SECRET.encode()) + wire.integer(2**31 - 1)): "Create: a length does not fit",
     (wire.DELETE, wire.buffer(None) + wire.integer(0)): "Delete: a required field is null",
+    (wire.AUTH, wire.integer(0) + wire.string("digest") + wire.string("u" * 4096)): "identities take more than 4096 bytes",
     (wire.AUTH, wire.integer(0) + wire.string("sasl") + wire.string(f"user:{SECRET}")): "authentication failed",
 }
 # Within a session: bytes after which the server can read nothing more.

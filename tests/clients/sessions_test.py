@@ -49,6 +49,11 @@ def a_client_without_a_read_only_byte_is_answered_without_one(sessions, server):
     assert old.ping().error == OK
 
 
+def a_new_session_takes_a_password_of_any_length(sessions, server):
+    for length in (0, 17, 1_000, 100_000):
+        assert sessions(server, password=bytes(length)).ping().error == OK
+
+
 def a_ping_is_answered_in_order_with_the_last_zxid(session, path):
     created = session.create(path)
     reply = session.ping()

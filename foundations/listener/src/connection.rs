@@ -45,6 +45,13 @@ pub struct Peer {
 /// A service's error type, as hyper takes it.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
+/// The log of the peers of one port.
+#[derive(Debug)]
+pub(crate) struct PortLog {
+    pub(crate) port: u16,
+    pub(crate) lines: PeerLog,
+}
+
 /// The body of a response that is being sent. The exchange ends with it.
 struct ResponseBody<B> {
     body: B,
@@ -78,7 +85,7 @@ pub(crate) async fn serve<S, B>(
     (stream, peer): (TcpStream, SocketAddr),
     place: Place,
     mut config: Config,
-    log: Arc<PeerLog>,
+    log: Arc<PortLog>,
     service: S,
     mut stopping: watch::Receiver<bool>,
 ) where
@@ -94,7 +101,7 @@ pub(crate) async fn serve<S, B>(
     let stream = match encrypted(stream, &config, &mut stopping).await {
         Ok(Some(stream)) => stream,
         Ok(None) | Err(HandshakeError::PeerGone) => return,
-        Err(error) => return closed(&log, peer, &error),
+        Err(error) => return log.closed(peer, &error),
     };
     let is_encrypted = stream.is_encrypted();
     let exchange = Arc::new(Exchange::default());
@@ -127,15 +134,18 @@ pub(crate) async fn serve<S, B>(
         }
     };
     match ended {
-        Err(error) if error.is_parse() => closed(&log, peer, &error),
+        Err(error) if error.is_parse() => log.closed(peer, &error),
         Err(error) => tracing::debug!(%peer, %error, "http: a connection ended early"),
         Ok(()) => {}
     }
 }
 
-fn closed(log: &PeerLog, peer: SocketAddr, why: &dyn fmt::Display) {
-    if let Some(Line { suppressed }) = log.line() {
-        tracing::warn!(%peer, suppressed, "http: connection closed: {why}");
+impl PortLog {
+    fn closed(&self, peer: SocketAddr, why: &dyn fmt::Display) {
+        if let Some(Line { suppressed }) = self.lines.line() {
+            let port = self.port;
+            tracing::warn!(%peer, port, suppressed, "http: connection closed: {why}");
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     accepting::Accepting,
     body::RequestBody,
     config::Config,
-    connection::{self, BoxError},
+    connection::{self, BoxError, PortLog},
     peer_log::PeerLog,
     places::{Place, Places},
 };
@@ -46,9 +46,12 @@ pub async fn serve<S, B>(
     B::Error: Into<BoxError>,
 {
     let (stop, stopping) = watch::channel(false);
+    let log = Arc::new(PortLog {
+        port: listener.local_addr().map_or(0, |address| address.port()),
+        lines: PeerLog::default(),
+    });
     let mut acceptor = Acceptor::new(listener, config.connections_max);
     let mut connections = JoinSet::new();
-    let log = Arc::<PeerLog>::default();
     let mut shutdown = pin!(shutdown);
     loop {
         let (accepted, place) = tokio::select! {

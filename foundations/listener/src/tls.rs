@@ -59,6 +59,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The authorities that sign the certificates of clients. None: clients are not asked for one.
     pub client_ca: Option<(PathBuf, ClientCertificates)>,
+    /// The name of the port, for the log.
+    pub port: &'static str,
 }
 
 /// The TLS side of a listener. Clones share their certificate.
@@ -149,9 +151,11 @@ impl Tls {
                     Ok(config) => {
                         current.config = config;
                         let certificate = files.certificate.display();
-                        tracing::info!("{certificate}: the new certificate is in use");
+                        let port = files.port;
+                        tracing::info!(port, "{certificate}: the new certificate is in use");
                     }
                     Err(error) => tracing::error!(
+                        port = files.port,
                         "{error}; the old certificate stays in use: replace the files by a certificate and its key"
                     ),
                 }

@@ -12,7 +12,7 @@ use coordination::model::Identity;
 
 /// The most bytes of names and hashes of one connection's identities. They travel with each of its
 /// updates. An authentication beyond this fails.
-const IDENTITIES_BYTES_MAX: usize = 4096;
+pub(crate) const IDENTITIES_BYTES_MAX: usize = 4096;
 
 /// The identity that every ACL permits: `super:` and the digest of its password. Never logged.
 #[derive(Clone, PartialEq, Eq)]
@@ -112,6 +112,11 @@ impl Authentication {
         }
         self.has_proved = true;
         Some(proved)
+    }
+
+    /// Whether a proof failed because the identities of the connection would take too many bytes.
+    pub fn is_full(&self) -> bool {
+        self.proved_bytes > IDENTITIES_BYTES_MAX
     }
 
     fn digest(&self, proof: &[u8]) -> Option<Vec<Identity>> {
@@ -257,5 +262,6 @@ mod tests {
             one.prove(Some("digest"), Some(proof.as_bytes())).is_some()
         });
         assert!((50..200).contains(&accepted.count()));
+        assert!(one.is_full() && !of("::1").is_full());
     }
 }

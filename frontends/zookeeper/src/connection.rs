@@ -43,8 +43,6 @@ use crate::{
     transport::{Ready, Transport},
 };
 
-/// The first packet is 44 or 45 bytes long. The rest is for fields that later clients may append.
-const FIRST_PACKET_BYTES_MAX: usize = 1024;
 /// Output buffer that a connection keeps after a turn that needed less than a quarter of it, in
 /// bytes.
 const OUTGOING_BYTES_KEPT: usize = 64 << 10;
@@ -148,6 +146,7 @@ fn report(shared: &Shared, peer: &Peer, end: &End) {
         End::Foreign(_)
         | End::Violation(_)
         | End::Handshake(_)
+        | End::Silent
         | End::NoSessionInTime
         | End::Stalled => {
             if let Some(Line { suppressed }) = shared.log.line() {
@@ -185,7 +184,7 @@ async fn open<'a>(
     peer: &'a Peer,
     stopped: &mut oneshot::Receiver<()>,
 ) -> Result<Connection<'a>, End> {
-    let mut frames = Frames::new(FIRST_PACKET_BYTES_MAX);
+    let mut frames = Frames::new(shared.config.packet_bytes_max);
     let first_packet = first_packet(transport, &mut frames);
     let opening = tokio::select! {
         biased;
@@ -213,7 +212,6 @@ async fn open<'a>(
         has_read_only: request.has_read_only,
     }
     .encode(&mut outgoing);
-    frames.limit(shared.config.packet_bytes_max);
     Ok(Connection {
         shared,
         peer,

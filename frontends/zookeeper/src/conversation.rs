@@ -28,7 +28,7 @@ use crate::{
 /// Bytes after which the next frame cannot be found, or which cannot be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    #[error(transparent)]
+    #[error("{0} (--zookeeper-packet-bytes-max)")]
     Length(#[from] LengthOutOfRange),
     /// A frame is too short for the header of a request.
     #[error("a packet is too short for a request: {0}")]
@@ -108,7 +108,7 @@ impl Conversation {
         let (xid, operation) = (decoded.xid, decoded.operation);
         let is_unknown_peer = matches!(
             decoded.fault,
-            Some(Fault::Authentication | Fault::Unauthenticated)
+            Some(Fault::Authentication | Fault::Identities | Fault::Unauthenticated)
         );
         if is_unknown_peer || matches!(operation, Operation::CloseSession | Operation::Unknown) {
             self.phase = Phase::Ending;

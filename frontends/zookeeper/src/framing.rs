@@ -56,10 +56,6 @@ impl Frames {
         }
     }
 
-    pub fn limit(&mut self, frame_bytes_max: usize) {
-        self.frame_bytes_max = frame_bytes_max;
-    }
-
     /// The buffer for the next read. Read into it once, then report the number of bytes to
     /// [`Frames::received`].
     pub fn space(&mut self) -> &mut BytesMut {

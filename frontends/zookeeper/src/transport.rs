@@ -133,6 +133,7 @@ mod tests {
             certificate: of("server"),
             key: of("server-key"),
             client_ca: None,
+            port: "zookeeper",
         });
         let tls = tls.expect("good files");
         let trust = Trust::in_file(Path::new(&format!("{folder}/ca.pem"))).expect("an authority");

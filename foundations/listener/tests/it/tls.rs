@@ -61,6 +61,7 @@ fn loaded(clients: Option<ClientCertificates>) -> (TempDir, Tls) {
         certificate: directory.path().join("cert.pem"),
         key: directory.path().join("key.pem"),
         client_ca: clients.map(|clients| (format!("{FOLDER}/ca.pem").into(), clients)),
+        port: "http",
     });
     (directory, tls.expect("good files"))
 }
@@ -261,6 +262,7 @@ fn files_that_do_not_load_are_refused_by_name() {
             certificate,
             key,
             client_ca: None,
+            port: "http",
         };
         let refused = Tls::load(files).expect_err(said).to_string();
         assert!(refused.contains(said), "{refused}");

@@ -9,7 +9,7 @@ use coordination::{
 };
 
 use super::{Malformed, Operation, Reader};
-use crate::authentication::Authentication;
+use crate::authentication::{Authentication, IDENTITIES_BYTES_MAX};
 
 /// A string takes at least its length field.
 const STRING_BYTES_MIN: usize = 4;
@@ -49,6 +49,11 @@ pub enum Fault {
     /// closes.
     #[error("authentication failed; the connection closes")]
     Authentication,
+    /// One whose identities exceed the bound of a connection. The connection closes.
+    #[error(
+        "authentication failed: its identities take more than {IDENTITIES_BYTES_MAX} bytes; the connection closes"
+    )]
+    Identities,
     /// A request before an authentication that is required. The connection closes.
     #[error("authentication required; the connection closes")]
     Unauthenticated,
@@ -75,6 +80,9 @@ pub fn decode(
     };
     let fault = match (operation, &body) {
         (_, Ok(Request::Refuse(Error::AuthenticationRequired))) => Some(Fault::Unauthenticated),
+        (_, Ok(Request::Refuse(Error::AuthenticationFailed))) if authentication.is_full() => {
+            Some(Fault::Identities)
+        }
         (_, Ok(Request::Refuse(Error::AuthenticationFailed))) => Some(Fault::Authentication),
         (Operation::Unknown, _) => Some(Fault::Opcode(opcode)),
         (_, Err(malformed)) => Some(Fault::Body {

@@ -29,6 +29,7 @@ async fn fixture(clients: Option<ClientCertificates>) -> Result<(Fixture, Socket
         certificate: of("server"),
         key: of("server-key"),
         client_ca: clients.map(|clients| (of("ca"), clients)),
+        port: "zookeeper",
     })?;
     let config = Config {
         secure: Some((ANYWHERE.into(), tls)),
