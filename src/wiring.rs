@@ -612,7 +612,7 @@ async fn start_in_time(
 fn not_started(error: transactions::Error) -> anyhow::Error {
     let context = match &error {
         transactions::Error::WrongObjects(_) => {
-            "the transactions service could not start: give it with --objects (LANDFAST_OBJECTS) the directory that the store was given first"
+            "the transactions service could not start: give it with --objects (LANDFAST_OBJECTS) the directory or bucket that the store was given first"
         }
         _ => "the transactions service could not start",
     };

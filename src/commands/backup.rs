@@ -13,7 +13,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use embedded::backup::{self as store, Contents, Target as Place};
 
-use super::{print, print_aside, progress, request::Target, runtime};
+use super::{counted, print, print_aside, progress, request::Target, runtime};
 use crate::{
     backups,
     provider::NamedObjects,
@@ -91,7 +91,7 @@ impl Backup {
             Ok(contents)
         });
         let contents = taken
-            .with_context(|| part.display().to_string())
+            .with_context(|| format!("no backup was written to {named}"))
             .and_then(|contents| {
                 let renamed = rename_to_new(&part, &self.file);
                 renamed.with_context(|| format!("rename {} to {named}", part.display()))?;
@@ -269,11 +269,15 @@ fn report(
         ..
     } = contents;
     let left_out = contents.absent_at.as_ref().map(|place| {
-        let count = contents.absent_objects;
-        format!("{count} objects in {place} are needed and not inside: keep them there, or copy them too\n")
+        let count = counted(contents.absent_objects, "object");
+        format!("the backup needs {count} in {place}, and does not contain them: keep them there, or copy them too\n")
     });
     let text = format!(
-        "{done} {records} records and {objects} objects ({object_bytes} bytes): {bytes} bytes in the file\n{}",
+        "{done} {} and {} ({}): {} in the file\n{}",
+        counted(*records, "record"),
+        counted(*objects, "object"),
+        counted(*object_bytes, "byte"),
+        counted(*bytes, "byte"),
         left_out.unwrap_or_default()
     );
     print(&text)

@@ -37,6 +37,12 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     runtime.context("the runtime could not be started")
 }
 
+/// A count and its noun.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    let end = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{end}")
+}
+
 /// Writes `text` to stdout at once, escaped for a terminal. A reader that has gone away (`landfast
 /// status | head`) is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {

@@ -14,19 +14,20 @@ use tokio::runtime;
 
 use super::{
     connection::{Client, Credentials, Hosts, Side},
-    kinds,
+    kinds::{self, Kinds},
     protocol::{Code, NO_NODE, OK, Request},
+    report::Report,
     walk::{QUOTAS, RESERVED, Walk},
 };
 use crate::{
-    commands::{progress, request},
+    commands::{print, progress, request, signals::Stop},
     settings::{self, Listen},
 };
 
 /// The most passes. After them the source still changes, and the command says so.
 const PASSES_MAX: u32 = 10;
 /// The progress of a pass.
-const BAR: &str = "pass {prefix} {wide_bar} {pos} of {len} znodes, {per_sec}, {eta} left";
+const BAR: &str = "{prefix} {wide_bar} {pos} of {len} znodes, {rate}, {eta} left";
 
 /// The two sides and what is copied.
 #[derive(Debug, Args)]
@@ -132,22 +133,14 @@ impl Copy {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("the runtime could not be started")?;
         let report = runtime.block_on(async {
-            let from = Client::connect(from).await.context("--from")?;
-            let to = Client::connect(to).await.context("--to")?;
-            let walk = Walk {
-                from,
-                to,
-                kinds,
-                deletes: self.delete,
-                raises_counters: self.sequences,
-                report: RefCell::default(),
-            };
-            let copied = self.passes(&walk).await;
-            walk.from.close().await;
-            walk.to.close().await;
-            copied.map(|()| walk.report.into_inner())
+            let mut stop = Stop::listen()?;
+            tokio::select! {
+                biased;
+                () = stop.asked() => bail!("the copy was interrupted: run the same command again to continue"),
+                report = self.copied(from, to, kinds) => report,
+            }
         })?;
-        super::super::print(&if self.json {
+        print(&if self.json {
             report.json()?
         } else {
             report.text()?
@@ -157,6 +150,23 @@ impl Copy {
         } else {
             ExitCode::FAILURE
         })
+    }
+
+    async fn copied(&self, from: Side, to: Side, kinds: Kinds) -> anyhow::Result<Report> {
+        let from = Client::connect(from).await.context("--from")?;
+        let to = Client::connect(to).await.context("--to")?;
+        let walk = Walk {
+            from,
+            to,
+            kinds,
+            deletes: self.delete,
+            raises_counters: self.sequences,
+            report: RefCell::default(),
+        };
+        let copied = self.passes(&walk).await;
+        walk.from.close().await;
+        walk.to.close().await;
+        copied.map(|()| walk.report.into_inner())
     }
 
     /// What proves the identities of the two ends. `side` begins the names of the options.
@@ -217,11 +227,15 @@ impl Copy {
             for side in [&walk.from, &walk.to] {
                 side.call(Request::sync(path)).await?;
             }
-            let bar = ProgressBar::new(total).with_prefix(pass.to_string());
+            let bar = ProgressBar::new(total).with_prefix(format!("pass {pass}"));
             let bar = progress::styled(bar, BAR);
-            for top in &tops {
-                walk.pass(top, &bar).await?;
-            }
+            let copied = async {
+                for top in &tops {
+                    walk.pass(top, &bar).await?;
+                }
+                anyhow::Ok(())
+            };
+            progress::told(&bar, "znode", copied).await?;
             bar.finish_and_clear();
             if walk.report.borrow().last.changed == 0 {
                 break;

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::commands::counted;
+
 /// The listed differences. More of them are only counted.
 const LISTED_MAX: usize = 100;
 
@@ -97,49 +99,82 @@ impl Report {
 
     pub(super) fn text(&self) -> Result<String, std::fmt::Error> {
         let (last, mut text) = (&self.last, String::new());
-        let (created, containers, ttls) = (self.created, self.containers, self.ttls);
-        let (updated, deleted, passes) = (self.updated, self.deleted, self.passes);
+        let created = counted(self.created, "znode");
+        let containers = counted(self.containers, "container");
+        let (ttls, updated, deleted) = (self.ttls, self.updated, self.deleted);
         writeln!(
             text,
-            "created {created} znodes ({containers} containers, {ttls} with a TTL), updated {updated}, deleted {deleted} \
-             (passes: {passes})"
+            "created {created} ({containers}, {ttls} with a TTL), updated {updated}, deleted {deleted} (passes: {})",
+            self.passes
         )?;
-        let (equal, ephemerals) = (last.equal, last.ephemerals);
+        let equal = counted(last.equal, "znode");
+        let ephemerals = counted(last.ephemerals, "ephemeral znode");
         writeln!(
             text,
-            "the last pass found {equal} znodes equal on both sides; {ephemerals} ephemeral znodes were not copied"
+            "the last pass found {equal} equal on both sides; {ephemerals} not copied"
         )?;
         for Difference { path, what } in &last.differences {
             writeln!(text, "  {path}: {what}")?;
         }
         let differences = last.changed + last.failed + last.extra;
         let more = differences - last.differences.len() as u64;
-        for (count, advice) in [
-            (more, "more differences are not listed"),
+        for (count, noun, advice) in [
+            (more, "more difference", "beyond this list"),
             (
                 last.low_counters,
-                "parents of sequential znodes would give out lower numbers than on the source; --sequences raises them",
+                "parent",
+                "of sequential znodes: the target would give out lower numbers than the source; --sequences raises them",
             ),
             (
                 last.extra,
-                "znodes or subtrees are on the target alone; --delete deletes those without ephemeral znodes",
+                "subtree",
+                "on the target alone; --delete deletes those without ephemeral znodes",
             ),
             (
                 last.changed,
-                "changes in the last pass: the source is in use; stop its clients, and run this again",
+                "change",
+                "in the last pass: the source is in use; stop its clients, and run this again",
             ),
             (
                 last.failed,
-                "znodes could not be copied; mend what is listed, and run this again",
+                "failure",
+                "to copy a znode; mend what is listed, and run this again",
             ),
         ] {
             if count > 0 {
-                writeln!(text, "{count} {advice}")?;
+                writeln!(text, "{} {advice}", counted(count, noun))?;
             }
         }
         if self.is_verified() {
             text += "verified\n";
         }
         Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_a_kind_is_written_in_the_singular() -> anyhow::Result<()> {
+        let mut report = Report {
+            created: 1,
+            ..Report::default()
+        };
+        report.begin(1);
+        (report.last.equal, report.last.ephemerals) = (1, 1);
+        report.last.low_counters = 1;
+        let text = report.text()?;
+        for line in [
+            "created 1 znode (0 containers,",
+            "found 1 znode equal on both sides; 1 ephemeral znode not copied",
+            "1 parent of sequential znodes",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        report.last.equal = 2;
+        assert!(report.text()?.contains("found 2 znodes equal"));
+        Ok(())
     }
 }

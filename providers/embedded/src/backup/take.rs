@@ -22,13 +22,16 @@ use crate::{
     Embedded,
     checkpoint_store::{CheckpointStore, View},
     engine::Engine,
-    objects::Hold,
+    objects::{Hold, ObjectDirectory},
     store::now_ms,
 };
 
 /// How long a checkpoint may take.
 const CHECKPOINT_MAX: Duration = Duration::from_mins(2);
 const CHECKPOINT_POLL: Duration = Duration::from_millis(5);
+/// How long a backup waits for another one to end. One whose client has gone ends at its next write.
+const BUSY_MAX: Duration = Duration::from_secs(3);
+const BUSY_POLL: Duration = Duration::from_millis(20);
 /// The content of a frame, unless one record is longer.
 const FRAME_BYTES: usize = 256 << 10;
 
@@ -58,11 +61,7 @@ impl Embedded {
             .into_iter()
             .chain(named)
             .chain(others.map(|(name, objects)| (name.as_str(), objects)))
-            .map(|(place, objects)| {
-                let hold = Hold::begin(objects);
-                let busy = || BackupError::Refused("another backup runs: wait for its end".into());
-                Ok((place, hold.ok_or_else(busy)?))
-            })
+            .map(|(place, objects)| Ok((place, hold(objects)?)))
             .collect::<Result<Vec<_>>>()?;
         let snapshot = Snapshot::take(&self.engine)?;
         let head = Head {
@@ -100,6 +99,20 @@ impl Embedded {
             absent_at: head.absent_at,
             bytes: frames.bytes,
         })
+    }
+}
+
+fn hold(objects: &ObjectDirectory) -> Result<Hold> {
+    let deadline = Instant::now() + BUSY_MAX;
+    loop {
+        if let Some(hold) = Hold::begin(objects) {
+            return Ok(hold);
+        }
+        if Instant::now() >= deadline {
+            let why = "another backup runs: wait for its end";
+            return Err(BackupError::Refused(why.into()));
+        }
+        thread::sleep(BUSY_POLL);
     }
 }
 
