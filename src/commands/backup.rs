@@ -269,8 +269,8 @@ fn report(
         ..
     } = contents;
     let left_out = contents.absent_at.as_ref().map(|place| {
-        let count = counted(contents.absent_objects, "object");
-        format!("the backup needs {count} in {place}, and does not contain them: keep them there, or copy them too\n")
+        let count = contents.absent_objects;
+        format!("objects that the backup needs and does not contain: {count} in {place}; keep them there, or copy them too\n")
     });
     let text = format!(
         "{done} {} and {} ({}): {} in the file\n{}",

@@ -390,7 +390,7 @@ def objects_in_a_distant_store_are_listed(near, run, restored, far):  # noqa: F8
     s3.put_object(Bucket=BUCKET, Key="k", Body=b"x" * 100_000)
     waiting.until(near.is_drained, "the object to be copied")
     taken = run(near, "backup", "b.lf")
-    assert taken.returncode == 0 and b"are needed and not inside" in taken.stdout, taken
+    assert taken.returncode == 0 and b"needs and does not contain: " in taken.stdout, taken
 
     def kind(folder):
         server = OnDistantStore(folder)

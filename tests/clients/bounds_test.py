@@ -79,6 +79,17 @@ def an_address_has_so_many_connections_and_gets_them_back(sessions, started, mon
     waiting.until(lambda: _entered(sessions, server), "a place for another connection")
 
 
+@pytest.mark.parametrize(("asked", "given"), [(1_000, 2_000), (90_000, 90_000), (1_000_000, 120_000)])
+def an_operator_sets_the_bounds_of_timeouts(sessions, started, monkeypatch, asked, given):
+    monkeypatch.setenv("LANDFAST_ZOOKEEPER_SESSION_TIMEOUT_MIN", "2000")
+    monkeypatch.setenv("LANDFAST_ZOOKEEPER_SESSION_TIMEOUT_MAX", "120000")
+    server = started()
+    assert sessions(server, timeout_ms=asked).timeout_ms == given
+    with wire.open_socket(server.port) as connection:
+        connection.sendall(b"conf")
+        assert b"\nminSessionTimeout=2000\nmaxSessionTimeout=120000\n" in connection.makefile("rb").read()
+
+
 def clients_that_take_all_connections_leave_the_store_its_files(sessions, started):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))

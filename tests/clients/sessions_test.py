@@ -24,17 +24,6 @@ def a_timeout_is_kept_within_its_bounds(sessions, server, asked, given):
     assert sessions(server, timeout_ms=asked).timeout_ms == given
 
 
-@pytest.mark.parametrize(("asked", "given"), [(1_000, 2_000), (90_000, 90_000), (1_000_000, 120_000)])
-def an_operator_sets_the_bounds_of_timeouts(sessions, started, monkeypatch, asked, given):
-    monkeypatch.setenv("LANDFAST_ZOOKEEPER_SESSION_TIMEOUT_MIN", "2000")
-    monkeypatch.setenv("LANDFAST_ZOOKEEPER_SESSION_TIMEOUT_MAX", "120000")
-    server = started()
-    assert sessions(server, timeout_ms=asked).timeout_ms == given
-    with wire.open_socket(server.port) as connection:
-        connection.sendall(b"conf")
-        assert b"\nminSessionTimeout=2000\nmaxSessionTimeout=120000\n" in connection.makefile("rb").read()
-
-
 def a_session_has_a_positive_id_of_its_own_and_a_password(sessions, server):
     opened = [sessions(server) for _ in range(5)]
     assert len({session.id for session in opened}) == 5
