@@ -146,10 +146,7 @@ impl FrontEnds {
         self.bind("http", server.local_address(), overview);
         let snapshot = Arc::clone(overview) as Arc<_>;
         let running = server.run(snapshot, backend, self.stopped());
-        self.running.spawn(async {
-            running.await;
-            "http"
-        });
+        self.run("http", running);
         Ok(())
     }
 
@@ -174,10 +171,7 @@ impl FrontEnds {
         let server = bound("--routes", address, bind).await?;
         self.bind("routes", server.local_address(), overview);
         let running = server.run(backend, self.stopped());
-        self.running.spawn(async {
-            running.await;
-            "routes"
-        });
+        self.run("routes", running);
         Ok(())
     }
 
@@ -216,11 +210,7 @@ impl FrontEnds {
             self.bind("zookeeper-secure", address, overview);
         }
         overview.counts(server.statistics());
-        let stopped = self.stopped();
-        self.running.spawn(async {
-            server.run(stopped).await;
-            "zookeeper"
-        });
+        self.run("zookeeper", server.run(self.stopped()));
         Ok(())
     }
 
@@ -248,11 +238,7 @@ impl FrontEnds {
         let joined = service.join(s3_for_others(local, settings.advertise.as_deref()));
         joined.await.context("join the servers of the store")?;
         objects.serve(server.in_process());
-        let stopped = self.stopped();
-        self.running.spawn(async {
-            server.run(stopped).await;
-            "s3"
-        });
+        self.run("s3", server.run(self.stopped()));
         Ok(())
     }
 
@@ -288,17 +274,20 @@ impl FrontEnds {
             Err(error) => return Err(error),
         };
         overview.listens("volumes", path.display());
-        let stopped = self.stopped();
-        self.running.spawn(async {
-            server.run(stopped).await;
-            "volumes"
-        });
+        self.run("volumes", server.run(self.stopped()));
         Ok(())
     }
 
     fn bind(&mut self, front_end: &'static str, address: SocketAddr, overview: &Overview) {
         self.bound.push((front_end, address));
         overview.listens(front_end, address);
+    }
+
+    fn run(&mut self, name: &'static str, running: impl Future<Output = ()> + Send + 'static) {
+        self.running.spawn(async move {
+            running.await;
+            name
+        });
     }
 
     fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {

@@ -23,13 +23,12 @@ use clap::{
     Args, Command,
     error::{ContextKind, ContextValue},
 };
-use http::uri::Authority;
 use serde::{Deserialize, Deserializer};
 
 use self::store::Provider;
 pub(crate) use self::{
     function_memory::Memory,
-    listen::{HostName, Listen, VolumesSocket},
+    listen::{HostName, Listen, VolumesSocket, is_host_and_port},
     security::{ClientCertificates, Port, Secret, Security},
     store::{ObjectSettings, Places, StoreSettings, UserStore, VolumesCache},
 };
@@ -390,12 +389,8 @@ impl Options {
         let Some(address) = &self.advertise else {
             return Ok(None);
         };
-        let is_right = address.parse::<Authority>().is_ok_and(|parsed| {
-            let is_whole = !parsed.host().is_empty() && !address.contains('@');
-            is_whole && parsed.port_u16().is_some_and(|port| port > 0)
-        });
         ensure!(
-            is_right,
+            is_host_and_port(address),
             "--advertise {address}: give HOST:PORT, as the other processes reach it"
         );
         Ok(Some(address.clone()))

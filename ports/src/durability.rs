@@ -16,7 +16,8 @@
 //!   ([`Update::depends_on`](crate::Update::depends_on())) is refused as
 //!   [`ErrorKind::Lost`](crate::ErrorKind::Lost), and changes nothing, if the store has lost that
 //!   point. So is an update that names a start which the store never made or no longer remembers:
-//!   the store may be a copy of older data.
+//!   the store may be a copy of older data. A transaction depends on the points of all its
+//!   updates: one of them refuses it as a whole (K5).
 //! - **D5** A crash may take an update that is transient
 //!   ([`Update::transient`](crate::Update::transient)), but nothing else with it. A return to the
 //!   durable state is a crash, too. The item goes back to its state before the update, at most to

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use coordination::{
     model::{
-        EventKind, Naming, Output, Request, Response, SessionId, Stat, WatchKind, WatchMode,
+        EventKind, Naming, Output, Request, Response, SessionId, Stat, WatchKind, Watched,
         Watching, Zxid,
     },
     records::UpdateAnswer,
@@ -87,13 +87,6 @@ struct Again {
     watched: Watched,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Watched {
-    Data,
-    Existence,
-    Children,
-}
-
 impl Again {
     fn armed(&self, since: Zxid) -> Armed {
         Armed {
@@ -108,6 +101,7 @@ impl Again {
     fn missed(&self, timeline: &Timeline, relative: Zxid, zxid: Zxid) -> Option<EventKind> {
         match (self.watched, timeline.stat(&self.path, zxid)) {
             (Watched::Existence, stat) => stat.map(|_| EventKind::NodeCreated),
+            (Watched::Lasting(_), _) => None,
             (_, None) => Some(EventKind::NodeDeleted),
             (Watched::Data, Some(stat)) => {
                 (stat.mzxid > relative).then_some(EventKind::NodeDataChanged)
@@ -164,16 +158,9 @@ impl<'timeline> Connection<'timeline> {
             Moment::Asked(tag, request) => {
                 self.asked.insert(*tag, request.clone());
                 self.unanswered.push(*tag);
-                if let Request::SetWatches {
-                    relative,
-                    data,
-                    exists,
-                    children,
-                    lasting,
-                } = request
-                {
-                    self.set_lasting(lasting, (self.shown, Zxid(i64::MAX)));
-                    self.setting = (*relative, watches(data, exists, children));
+                if let Request::SetWatches { relative, watches } = request {
+                    self.set_lasting(watches, (self.shown, Zxid(i64::MAX)));
+                    self.setting = (*relative, one_shot(watches));
                 }
             }
             Moment::Shown(Output::Reply { tag, zxid, result }) => {
@@ -241,9 +228,11 @@ impl<'timeline> Connection<'timeline> {
         }
     }
 
-    fn set_lasting(&mut self, watches: &[(WatchMode, String)], since: (Zxid, Zxid)) {
-        for (mode, path) in watches {
-            self.lasting.set(path, *mode, since);
+    fn set_lasting(&mut self, watches: &[(Watched, String)], since: (Zxid, Zxid)) {
+        for (watched, path) in watches {
+            if let Watched::Lasting(mode) = watched {
+                self.lasting.set(path, *mode, since);
+            }
         }
     }
 
@@ -310,9 +299,9 @@ impl<'timeline> Connection<'timeline> {
                 self.is_as_of(path, zxid, shown);
                 self.arm(*watching, shown.is_some(), path, true, zxid);
             }
-            Request::SetWatches { lasting, .. } => {
+            Request::SetWatches { watches, .. } => {
                 self.are_set_again(zxid);
-                self.set_lasting(lasting, (zxid, zxid));
+                self.set_lasting(watches, (zxid, zxid));
             }
             Request::AddWatch { path, mode } if result.is_ok() => {
                 self.lasting.set(path, *mode, (zxid, zxid));
@@ -507,20 +496,16 @@ fn multi_answer(results: &[Result<Response, coordination::Error>]) -> UpdateAnsw
 }
 
 /// All watches of a request to set them again.
-fn watches(data: &[String], exists: &[String], children: &[String]) -> Vec<Again> {
-    let lists = [
-        (Watched::Data, data),
-        (Watched::Existence, exists),
-        (Watched::Children, children),
-    ];
-    let all = lists
-        .into_iter()
-        .flat_map(|(watched, paths)| paths.iter().map(move |path| (watched, path)));
-    all.map(|(watched, path)| Again {
-        path: path.clone(),
-        watched,
-    })
-    .collect()
+fn one_shot(watches: &[(Watched, String)]) -> Vec<Again> {
+    let one_shot = watches
+        .iter()
+        .filter(|(watched, _)| !matches!(watched, Watched::Lasting(_)));
+    one_shot
+        .map(|(watched, path)| Again {
+            path: path.clone(),
+            watched: *watched,
+        })
+        .collect()
 }
 
 fn is_update(request: &Request) -> bool {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coordination::model::{
-    EventKind, Output, Request, WatchKind, WatchMode, Watching as Asked, Zxid,
+    EventKind, Output, Request, WatchKind, WatchMode, Watched, Watching as Asked, Zxid,
 };
 
 /// The watches that are set and have not fired.
@@ -96,16 +96,18 @@ impl ClientWatches {
     pub(crate) fn set_again(&mut self, relative: Zxid) -> Option<Request> {
         // Unanswered requests of the last connection left no watch that the client knows.
         self.asked.clear();
-        let all = |paths: &BTreeSet<String>| paths.iter().cloned().collect::<Vec<_>>();
-        let (data, exists, children) = (all(&self.data), all(&self.exists), all(&self.children));
-        let lasting: Vec<_> = self.lasting.iter().cloned().collect();
-        let is_needed = data.len() + exists.len() + children.len() + lasting.len() > 0;
-        is_needed.then_some(Request::SetWatches {
-            relative,
-            data,
-            exists,
-            children,
-            lasting,
-        })
+        let one_shot = [
+            (Watched::Data, &self.data),
+            (Watched::Existence, &self.exists),
+            (Watched::Children, &self.children),
+        ];
+        let one_shot = one_shot
+            .into_iter()
+            .flat_map(|(watched, paths)| paths.iter().map(move |path| (watched, path.clone())));
+        let lasting = self.lasting.iter();
+        let lasting = lasting.map(|(mode, path)| (Watched::Lasting(*mode), path.clone()));
+        let watches: Vec<_> = one_shot.chain(lasting).collect();
+        let is_needed = !watches.is_empty();
+        is_needed.then_some(Request::SetWatches { relative, watches })
     }
 }

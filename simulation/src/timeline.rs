@@ -64,7 +64,7 @@ impl Timeline {
         for logged in slots {
             let slot: Slot = decode(&logged.payload, "a slot").expect("the log decodes");
             for (zxid, entry) in slot.numbered() {
-                timeline.take(zxid, entry, &mut requests);
+                timeline.take(zxid, &entry, &mut requests);
             }
         }
         timeline

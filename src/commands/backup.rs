@@ -2,9 +2,9 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -12,10 +12,8 @@ use std::{
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use embedded::backup::{self as store, Contents, Target as Place};
-use indicatif::{ProgressBar, ProgressStyle};
-use tokio::runtime;
 
-use super::{print, print_aside, request::Target};
+use super::{print, print_aside, progress, request::Target, runtime};
 use crate::{
     backups,
     provider::NamedObjects,
@@ -109,7 +107,7 @@ impl Backup {
     }
 
     fn take(&self, out: &mut dyn Write) -> anyhow::Result<Contents> {
-        let bar = bar(None);
+        let bar = progress::bytes(None);
         if self.offline {
             return self.take_offline(&mut bar.wrap_write(out));
         }
@@ -121,8 +119,7 @@ impl Backup {
 
     fn take_offline(&self, out: &mut dyn Write) -> anyhow::Result<Contents> {
         let settings = self.places.settle()?;
-        let runtime = runtime::Builder::new_multi_thread().enable_all().build();
-        let runtime = runtime.context("the runtime could not be started")?;
+        let runtime = runtime()?;
         // Its start refuses objects that are not those of the store.
         let store = runtime.block_on(QuietStore::open(&settings, false))?;
         let beside = runtime.block_on(async {
@@ -168,24 +165,27 @@ impl Restore {
 /// Creates the file of a backup that is not complete, and locks it until it is closed. It takes the place
 /// of one that an interrupted backup has left.
 fn begin(part: &Path) -> anyhow::Result<File> {
-    match create(part) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        created => {
-            let created = created?;
-            lock(&created, part, true)?;
-            return Ok(created);
+    let lock = |file: &File, is_new| {
+        let is_ours = store::is_locked_here(file, part, is_new);
+        let advice = "another backup writes it: wait for its end, or remove it if none runs";
+        is_ours.then_some(()).context(advice)
+    };
+    let created = match create(part) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let leftover = OpenOptions::new().read(true).write(true).open(part)?;
+            lock(&leftover, false)?;
+            ensure!(
+                store::is_begun(&leftover)?,
+                "it is there, and is not of a backup: choose another FILE, or remove it"
+            );
+            // Its content stays: an interrupted rename has left it under the name of a complete
+            // backup too.
+            fs::remove_file(part)?;
+            create(part)?
         }
-    }
-    let leftover = OpenOptions::new().read(true).write(true).open(part)?;
-    lock(&leftover, part, false)?;
-    ensure!(
-        store::is_begun(&leftover)?,
-        "it is there, and is not of a backup: choose another FILE, or remove it"
-    );
-    // Its content stays: an interrupted rename has left it under the name of a complete backup too.
-    fs::remove_file(part)?;
-    let created = create(part)?;
-    lock(&created, part, true)?;
+        created => created?,
+    };
+    lock(&created, true)?;
     Ok(created)
 }
 
@@ -194,26 +194,6 @@ fn create(part: &Path) -> io::Result<File> {
     // Everything that the store holds is in it.
     let options = options.read(true).write(true).create_new(true).mode(0o600);
     options.open(part)
-}
-
-/// Errors: another backup has the file. `is_new` is false and the file system has no locks.
-fn lock(file: &File, part: &Path, is_new: bool) -> anyhow::Result<()> {
-    let found = file.metadata()?;
-    let is_locked = match file.try_lock() {
-        Err(TryLockError::WouldBlock) => false,
-        // The file system has no locks.
-        Err(TryLockError::Error(_)) => is_new,
-        Ok(()) => true,
-    };
-    // The other one may have renamed or removed it before it was locked here.
-    let there = fs::symlink_metadata(part);
-    let is_there =
-        there.is_ok_and(|there| (there.dev(), there.ino()) == (found.dev(), found.ino()));
-    ensure!(
-        is_locked && is_there,
-        "another backup writes it: wait for its end, or remove it if none runs"
-    );
-    Ok(())
 }
 
 /// Errors: there is a file of that name. It is not replaced.
@@ -248,27 +228,10 @@ fn read(
         let bytes = opened.metadata().with_context(named)?.len();
         (Box::new(opened), Some(bytes))
     };
-    let bar = bar(bytes);
+    let bar = progress::bytes(bytes);
     let contents = act(&mut bar.wrap_read(&mut input)).with_context(named)?;
     bar.finish_and_clear();
     Ok(contents)
-}
-
-fn bar(bytes: Option<u64>) -> ProgressBar {
-    let (bar, template) = match bytes {
-        Some(bytes) => (
-            ProgressBar::new(bytes),
-            "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
-        ),
-        None => (
-            ProgressBar::new_spinner(),
-            "{spinner} {bytes}, {bytes_per_sec}",
-        ),
-    };
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }
 
 /// Reads from the server, and writes what it read.

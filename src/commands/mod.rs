@@ -7,10 +7,13 @@ pub(crate) mod doctor;
 pub(crate) mod files;
 pub(crate) mod functions;
 mod instant;
+mod listing;
 pub(crate) mod memory_function;
+mod progress;
 pub(crate) mod queues;
 pub(crate) mod request;
 pub(crate) mod serve;
+mod signals;
 pub(crate) mod state;
 pub(crate) mod status;
 pub(crate) mod transactions;
@@ -26,6 +29,13 @@ use std::{
 };
 
 use anyhow::Context as _;
+use tokio::runtime::{self, Runtime};
+
+/// A runtime for one command.
+pub(crate) fn runtime() -> anyhow::Result<Runtime> {
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("the runtime could not be started")
+}
 
 /// Writes `text` to stdout at once, escaped for a terminal. A reader that has gone away (`landfast
 /// status | head`) is no error.

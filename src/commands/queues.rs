@@ -1,18 +1,17 @@
 //! `landfast queues`: the queues that start functions of a running server.
 
-use std::{fmt::Write as _, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
-use super::request::{Request, Target, parsed, segment};
+use super::{
+    listing,
+    request::{Request, Target, parsed, segment},
+};
 
 /// The time to remove the messages of a queue.
 const PURGE_MAX: Duration = Duration::from_mins(10);
-
-const A_LIST: &str = "a list of queues";
-const A_MESSAGES: &str = "a list of messages";
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -83,23 +82,12 @@ pub(crate) struct Purge {
 }
 
 #[derive(Debug, Deserialize)]
-struct Page {
-    queues: Vec<Box<RawValue>>,
-    next: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
 struct Listed {
     queue: String,
     function: String,
     application: String,
     messages: u64,
     dead_letters: u64,
-}
-
-#[derive(Debug, Deserialize)]
-struct Messages {
-    messages: Vec<Box<RawValue>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -126,33 +114,17 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
 
 impl List {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut after = None::<String>;
-        loop {
-            let query = after.map(|queue| format!("?after={}", segment(&queue)));
-            let path = format!("/v1/queues{}", query.unwrap_or_default());
-            let body = self.target.get(&path)?;
-            let Page { queues, next } = parsed(body.as_bytes(), A_LIST)?;
-            let mut text = String::new();
-            for queue in &queues {
-                if self.json {
-                    writeln!(text, "{queue}")?;
-                } else {
-                    let listed: Listed = parsed(queue.get().as_bytes(), A_LIST)?;
-                    let (messages, dead) = (listed.messages, listed.dead_letters);
-                    let function = format!("{} of {}", listed.function, listed.application);
-                    let queue = listed.queue;
-                    writeln!(
-                        text,
-                        "{queue:<24} {function:<32} {messages:>8} waiting {dead:>6} dead"
-                    )?;
-                }
-            }
-            super::print(&text)?;
-            match next {
-                Some(next) => after = Some(next),
-                None => return Ok(ExitCode::SUCCESS),
-            }
-        }
+        let path = |after: Option<&str>| {
+            let query = after.map(|queue| format!("?after={}", segment(queue)));
+            format!("/v1/queues{}", query.unwrap_or_default())
+        };
+        let line = |listed: Listed| {
+            let (messages, dead) = (listed.messages, listed.dead_letters);
+            let function = format!("{} of {}", listed.function, listed.application);
+            let queue = listed.queue;
+            format!("{queue:<24} {function:<32} {messages:>8} waiting {dead:>6} dead")
+        };
+        listing::print_all(&self.target, "a list of queues", self.json, path, line)
     }
 }
 
@@ -177,28 +149,18 @@ impl Send {
 
 impl Peek {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let path = format!("/v1/queues/{}/messages", segment(&self.queue));
-        let body = self.target.get(&path)?;
-        let Messages { messages } = parsed(body.as_bytes(), A_MESSAGES)?;
-        let mut text = String::new();
-        for message in &messages {
-            if self.json {
-                writeln!(text, "{message}")?;
-                continue;
-            }
+        let path = |_: Option<&str>| format!("/v1/queues/{}/messages", segment(&self.queue));
+        let line = |message: Message| {
             let Message {
                 group,
                 attempts,
                 body,
                 body_bytes,
-            } = parsed(message.get().as_bytes(), A_MESSAGES)?;
-            writeln!(
-                text,
-                "group {group:?}, given {attempts} times, {body_bytes} bytes\n    {}",
-                body.lines().collect::<Vec<_>>().join("\n    ")
-            )?;
-        }
-        super::print(&text)
+            } = message;
+            let body = body.lines().collect::<Vec<_>>().join("\n    ");
+            format!("group {group:?}, given {attempts} times, {body_bytes} bytes\n    {body}")
+        };
+        listing::print_all(&self.target, "a list of messages", self.json, path, line)
     }
 }
 

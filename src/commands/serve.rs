@@ -20,10 +20,7 @@ use std::{
 
 use anyhow::Context as _;
 use http_frontend::status::Phase;
-use tokio::{
-    runtime,
-    signal::unix::{Signal, SignalKind, signal},
-};
+use tokio::runtime;
 use tracing_subscriber::{
     filter::{LevelFilter, ParseError, Targets},
     fmt,
@@ -31,6 +28,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use super::signals::Stop;
 use crate::{
     log::Log,
     overview::Overview,
@@ -96,27 +94,6 @@ async fn serve(settings: &Settings, log: &Log) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     ended
-}
-
-/// The two signals that stop the server.
-#[derive(Debug)]
-struct Stop([Signal; 2]);
-
-impl Stop {
-    fn listen() -> io::Result<Self> {
-        let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
-        Ok(Self([signal(terminate)?, signal(interrupt)?]))
-    }
-
-    /// Returns when the next signal arrives.
-    async fn asked(&mut self) {
-        let [terminate, interrupt] = &mut self.0;
-        tokio::select! {
-            biased;
-            _ = terminate.recv() => (),
-            _ = interrupt.recv() => (),
-        }
-    }
 }
 
 /// The levels that a filter names; `info` if it names none. An empty part would mean "errors only".

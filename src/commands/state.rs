@@ -1,13 +1,15 @@
 //! `landfast state`: reads and writes plain state of a running server.
 
-use std::{fmt::Write as _, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
-use super::request::{Request, Target, parsed, segment};
+use super::{
+    listing,
+    request::{Request, Target, segment},
+};
 
 /// The longest value of a server, and the room for its answer.
 const VALUE_BYTES_MAX: usize = 64 << 20;
@@ -62,12 +64,6 @@ pub(crate) struct List {
     /// Print one JSON object per key, with the key percent-encoded
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct Page {
-    keys: Vec<Box<RawValue>>,
-    next: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -133,28 +129,14 @@ impl Put {
 impl List {
     fn run(&self) -> anyhow::Result<ExitCode> {
         let prefix = segment(&self.prefix);
-        let mut after = None::<String>;
-        loop {
-            let after_key = after.map(|key| format!("&after={key}")).unwrap_or_default();
-            let path = format!("/v1/state?prefix={prefix}&limit={PAGE_KEYS}{after_key}");
-            let body = self.target.get(&path)?;
-            let Page { keys, next } = parsed(body.as_bytes(), "a page of keys")?;
-            let mut text = String::new();
-            for key in &keys {
-                if self.json {
-                    writeln!(text, "{key}")?;
-                } else {
-                    let Listed { key, bytes } = parsed(key.get().as_bytes(), "a page of keys")?;
-                    writeln!(text, "{bytes:>10}  {}", readable(&key))?;
-                }
-            }
-            super::print(&text)?;
+        let path = |after: Option<&str>| {
             // It is percent-encoded already.
-            match next {
-                Some(next) => after = Some(next),
-                None => return Ok(ExitCode::SUCCESS),
-            }
-        }
+            let after = after.map(|key| format!("&after={key}"));
+            let after = after.unwrap_or_default();
+            format!("/v1/state?prefix={prefix}&limit={PAGE_KEYS}{after}")
+        };
+        let line = |Listed { key, bytes }| format!("{bytes:>10}  {}", readable(&key));
+        listing::print_all(&self.target, "a page of keys", self.json, path, line)
     }
 }
 

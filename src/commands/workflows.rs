@@ -16,9 +16,11 @@ use clap::{Args, Subcommand};
 use in_process::SystemEntropy;
 use ports::Entropy as _;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
-use super::request::{Request, Target, parsed, segment};
+use super::{
+    listing,
+    request::{Request, Target, parsed, segment},
+};
 use timeline::{Shown, Step, Timeline};
 
 /// The longest wait for a run, in seconds.
@@ -107,12 +109,6 @@ pub(crate) struct OneRun {
     name: String,
     /// The run
     run: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Runs {
-    runs: Vec<Box<RawValue>>,
-    next: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -259,28 +255,16 @@ impl List {
         let Some(name) = &self.name else {
             return self.workflows();
         };
-        let mut after = None::<String>;
-        loop {
-            let mut path = format!("/v1/workflows/{}/runs?", segment(name));
-            for (parameter, value) in [("status", &self.status), ("after", &after)] {
-                if let Some(value) = value {
-                    write!(path, "{parameter}={}&", segment(value))?;
-                }
-            }
-            let body = self.target.get(path.trim_end_matches(['&', '?']))?;
-            let Runs { runs, next } = parsed(body.as_bytes(), "a list of runs")?;
-            for run in runs {
-                super::print(&if self.json {
-                    format!("{run}\n")
-                } else {
-                    line(&run)?
-                })?;
-            }
-            match next {
-                Some(next) => after = Some(next),
-                None => return Ok(ExitCode::SUCCESS),
-            }
-        }
+        let path = |after: Option<&str>| {
+            let query = [("status", self.status.as_deref()), ("after", after)];
+            let query = query.iter().filter_map(|(parameter, value)| {
+                let value = value.map(segment)?;
+                Some(format!("{parameter}={value}"))
+            });
+            let query = query.collect::<Vec<_>>().join("&");
+            format!("/v1/workflows/{}/runs?{query}", segment(name))
+        };
+        listing::print_all(&self.target, "a list of runs", self.json, path, line)
     }
 
     fn workflows(&self) -> anyhow::Result<ExitCode> {
@@ -299,13 +283,12 @@ impl List {
     }
 }
 
-fn line(run: &RawValue) -> anyhow::Result<String> {
-    let shown: Shown = parsed(run.get().as_bytes(), "a run")?;
+fn line(shown: Shown) -> String {
     let took = shown
         .ended_ms
         .map(|ended| format!("{} ms", ended.saturating_sub(shown.began_ms)));
     let (run, status, took) = (shown.run, shown.status, took.unwrap_or_default());
-    Ok(format!("{run:<34} {status:<10} {took}\n"))
+    format!("{run:<34} {status:<10} {took}")
 }
 
 impl Show {

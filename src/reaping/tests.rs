@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use files::{Ino, model::Privileges};
 use tokio::time::Instant;
-use transactions::serializable::{model::BlockBytes, volumes::ModelVolumes};
+use transactions::serializable::{ModelVolumes, model::BlockBytes};
 
 use super::*;
 

@@ -36,6 +36,14 @@ pub(crate) enum VolumesSocket {
 #[serde(try_from = "String")]
 pub(crate) struct HostName(pub(crate) String);
 
+/// Whether it is `HOST:PORT`, with a port of a server and an address of version 6 in brackets.
+pub(crate) fn is_host_and_port(text: &str) -> bool {
+    text.parse::<Authority>().is_ok_and(|parsed| {
+        let is_whole = !parsed.host().is_empty() && !text.contains('@');
+        is_whole && parsed.port_u16().is_some_and(|port| port > 0)
+    })
+}
+
 impl Listen {
     pub(super) fn loopback(port: u16) -> Self {
         Self::At(SocketAddr::from(([127, 0, 0, 1], port)))

@@ -37,8 +37,9 @@ def server(tmp_path):
 def run(tmp_path):
     """Runs the program on a server; the process that has ended."""
 
-    def run(server, *arguments, **options):
-        environment = {**os.environ, "LANDFAST_URL": f"http://127.0.0.1:{server.http_port}"}
+    def run(server, *arguments, variables=(), **options):
+        url = f"{getattr(server, 'scheme', 'http')}://127.0.0.1:{server.http_port}"
+        environment = {**os.environ, "LANDFAST_URL": url, **dict(variables)}
         command = [server.program, *map(str, arguments)]
         options = {"timeout": waiting.GUARD_SECONDS, "cwd": tmp_path, **options}
         ended = subprocess.run(command, capture_output=True, env=environment, **options)
@@ -249,17 +250,91 @@ def a_backup_without_a_server_needs_the_objects_of_the_store(server, run, tmp_pa
     assert taken.returncode == 0, taken.stderr
 
 
+class Guarded(servers.Landfast):
+    """`landfast serve` with TLS, with keys of S3 clients that it makes, and with further options."""
+
+    scheme = "https"
+    more = ()
+
+    def options(self):
+        (self.directory / "token").write_text(TOKEN)
+        files = ["--tls-cert", TLS / "server.pem", "--tls-key", TLS / "server-key.pem"]
+        return [*super().options(), *files, *(option.format(ca=TLS / "ca.pem", directory=self.directory) for option in self.more)]
+
+
+TLS = servers.REPOSITORY / "tests/clients/testdata/tls"
+TOKEN = "only-bearers-of-this-may-ask"
+TRUST = {"LANDFAST_TLS_CA": str(TLS / "ca.pem")}
+CERTIFIED = {**TRUST, "LANDFAST_TLS_CLIENT_CERT": str(TLS / "client.pem"), "LANDFAST_TLS_CLIENT_KEY": str(TLS / "client-key.pem")}
+FILE, CA, MODES = "--http-token-file={directory}/token", "--tls-client-ca={ca}", "--tls-client-certificates="
+
+
+@pytest.mark.parametrize(
+    ("options", "proof", "has_keys"),
+    [
+        ([], TRUST, False),
+        ([FILE], {**TRUST, "LANDFAST_TOKEN": TOKEN}, True),
+        ([CA], CERTIFIED, True),
+        ([CA, MODES + "none,http=required"], CERTIFIED, True),
+        ([CA, MODES + "http=none"], TRUST, False),
+        ([CA, MODES + "optional"], CERTIFIED, False),
+    ],
+    ids=["tls", "token", "certificates", "certificates-for-http", "certificates-elsewhere", "certificates-optional"],
+)
+def the_keys_of_s3_are_given_only_to_clients_that_are_identified(run, restored, tmp_path, options, proof, has_keys):
+    folder = tmp_path / "second"
+    folder.mkdir()
+    other = Guarded(folder)
+    other.more = options
+    other.start()
+    try:
+        if has_keys:
+            refused = run(other, "backup", "b.lf", variables=TRUST)
+            assert refused.returncode == 1 and not (tmp_path / "b.lf").exists(), refused.stderr
+        taken = run(other, "backup", "b.lf", variables=proof)
+        assert taken.returncode == 0, taken.stderr
+    finally:
+        other.kill()
+    _has_keys_and_no_other_secret(other, restored, "b.lf", has_keys)
+
+
+def _has_keys_and_no_other_secret(server, restored, file, has_keys):
+    """The keys of S3 clients are inside or not; TLS keys and tokens never are."""
+    keys = (server.directory / "data/s3-credentials").read_text()
+    secret = next(line.partition("=")[2].strip() for line in keys.splitlines() if "secret" in line)
+    copy, _ = restored(server, file, servers.Landfast)
+    inside = {path: path.read_bytes() for path in (copy.directory / "data").rglob("*") if path.is_file()}
+    holders = [path.name for path, content in inside.items() if secret.encode() in content]
+    assert holders == ["s3-credentials"] * has_keys
+    key = (TLS / "server-key.pem").read_bytes().splitlines()[1]
+    assert not [path for path, content in inside.items() if key in content or TOKEN.encode() in content]
+    copy.start()
+    kept = copy.directory / "data/s3-credentials"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert (kept.read_text() == keys) == has_keys, "a server without keys makes new ones"
+
+
 def the_keys_of_s3_are_given_to_nobody_without_a_token(server, run, restored, tmp_path):
     folder = tmp_path / "second"
     folder.mkdir()
-    other = servers.Landfast(folder).start()
-    assert (folder / "data/s3-credentials").exists()
+    other = servers.Landfast(folder)
+    # It is asked for beyond loopback only.
+    other.variables = {**other.variables, "LANDFAST_TOKEN": TOKEN}
+    other.start()
     assert run(other, "backup", "open.lf").returncode == 0
     other.kill()
     assert run(other, "backup", "offline.lf", "--offline", "--data-dir", folder / "data").returncode == 0
     for file, has_keys in [("open.lf", False), ("offline.lf", True)]:
-        copy, _ = restored(other, file)
-        assert (copy.directory / "data/s3-credentials").exists() == has_keys, file
+        _has_keys_and_no_other_secret(other, restored, file, has_keys)
+
+
+def the_keys_of_s3_that_the_environment_gives_are_in_no_backup(server, run, restored, tmp_path):
+    server.kill()
+    assert run(server, "backup", "b.lf", "--offline", "--data-dir", server.directory / "data").returncode == 0
+    copy, _ = restored(server, "b.lf")
+    assert not (copy.directory / "data/s3-credentials").exists()
+    files = [path for path in (copy.directory / "data").rglob("*") if path.is_file()]
+    assert not [path for path in files if s3_server.SECRET_KEY.encode() in path.read_bytes()]
 
 
 def two_backups_to_one_file_do_not_disturb_each_other(server, run, tmp_path):

@@ -20,9 +20,18 @@ import wire
 # Several tests are about reconnecting; kazoo's warnings about it would drown a real failure.
 logging.getLogger("kazoo").setLevel(logging.ERROR)
 
+# The files that take longest, so that they do not end after all others. All of a file runs in one process.
+SLOWEST = ["workflows_far_test", "kazoo_suite_test", "files_mount_test", "transaction_nodes_test", "functions_test",
+           "grading_test", "files_nodes_test", "zookeeper_clients_test", "consistency_test", "disk_test"]
+
 # The longest that a server grants: kazoo gives a silent server up after two thirds of it.
 SESSION_SECONDS = 40
 numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(SLOWEST)))
 
 
 @pytest.fixture(scope="session")

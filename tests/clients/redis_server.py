@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 
+import ports
 import waiting
 
 
@@ -15,8 +16,7 @@ class Redis:
         self.directory = pathlib.Path(directory)
         self.directory.mkdir()
         self.settings = {"appendonly": "yes", "appendfsync": "always", "save": "", **settings}
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = ports.free()
         self.process = None
 
     @property

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 
+import ports
 import redis_server
 import waiting
 
@@ -107,7 +108,8 @@ class Server:
     def still_starting(self):
         if self.process.poll() is not None:
             log = (self.directory / "server.log").read_text(errors="replace")
-            raise AssertionError(f"the server ended with {self.process.returncode}:\n{log[-4000:]}")
+            printed = os.pread(self.output.fileno(), 1 << 20, 0).decode(errors="replace")
+            raise AssertionError(f"the server ended with {self.process.returncode}:\n{printed[-4000:]}{log[-4000:]}")
 
 
 class Landfast(Server):
@@ -191,8 +193,7 @@ class ZooKeeper(Server):
 
     def start(self):
         if not self.port:
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                self.port = free.getsockname()[1]
+            self.port = ports.free()
         config = self.directory / "zoo.cfg"
         config.write_text(
             f"tickTime=2000\ndataDir={self.directory}/data\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"

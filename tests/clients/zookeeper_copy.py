@@ -9,6 +9,7 @@ import subprocess
 
 from kazoo.client import KazooClient
 
+import ports
 import server as servers
 import waiting
 
@@ -30,13 +31,17 @@ class ZooKeeper(servers.ZooKeeper):
         store = self.directory / "store.pem"
         store.write_text((TLS / "server-key.pem").read_text() + (TLS / "server.pem").read_text())
         if not self.settings:
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                self.secure_port = free.getsockname()[1]
+            self.secure_port = ports.free()
         self.settings = (
             f"secureClientPort={self.secure_port}\nserverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
             f"ssl.keyStore.location={store}\nssl.trustStore.location={TLS}/ca.pem\n"
         )
         return super().start()
+
+    def serves(self):
+        """It opens the secure port last, and ends if it cannot."""
+        with socket.socket() as connection:
+            return super().serves() and connection.connect_ex(("127.0.0.1", self.secure_port)) == 0
 
 
 class Landfast(servers.Landfast):

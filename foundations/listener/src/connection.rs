@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     error::Error,
+    fmt,
     future::poll_fn,
     net::SocketAddr,
     pin::{Pin, pin},
@@ -25,9 +26,9 @@ use crate::{
     body::RequestBody,
     config::Config,
     exchange::{Exchange, InProgress},
+    peer_log::{Line, PeerLog},
     places::Place,
     socket::Socket,
-    stranger_log::StrangerLog,
     stream::Stream,
     tls::HandshakeError,
 };
@@ -77,7 +78,7 @@ pub(crate) async fn serve<S, B>(
     (stream, peer): (TcpStream, SocketAddr),
     place: Place,
     mut config: Config,
-    strangers: Arc<StrangerLog>,
+    log: Arc<PeerLog>,
     service: S,
     mut stopping: watch::Receiver<bool>,
 ) where
@@ -93,7 +94,7 @@ pub(crate) async fn serve<S, B>(
     let stream = match encrypted(stream, &config, &mut stopping).await {
         Ok(Some(stream)) => stream,
         Ok(None) | Err(HandshakeError::PeerGone) => return,
-        Err(error) => return strangers.closed(peer, &error),
+        Err(error) => return closed(&log, peer, &error),
     };
     let is_encrypted = stream.is_encrypted();
     let exchange = Arc::new(Exchange::default());
@@ -126,9 +127,15 @@ pub(crate) async fn serve<S, B>(
         }
     };
     match ended {
-        Err(error) if error.is_parse() => strangers.closed(peer, &error),
+        Err(error) if error.is_parse() => closed(&log, peer, &error),
         Err(error) => tracing::debug!(%peer, %error, "http: a connection ended early"),
         Ok(()) => {}
+    }
+}
+
+fn closed(log: &PeerLog, peer: SocketAddr, why: &dyn fmt::Display) {
+    if let Some(Line { suppressed }) = log.line() {
+        tracing::warn!(%peer, suppressed, "http: connection closed: {why}");
     }
 }
 

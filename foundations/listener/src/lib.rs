@@ -30,24 +30,28 @@
 // Why: real time and sockets enter here, as in a front end.
 #![allow(clippy::disallowed_methods)]
 
+mod accepting;
 mod body;
 mod config;
 mod connection;
 #[doc(hidden)]
 pub mod distinguished_name;
 mod exchange;
+mod peer_log;
 mod places;
 mod server;
 pub mod signature;
 mod socket;
-mod stranger_log;
 mod stream;
 pub mod tls;
 
+pub use accepting::Accepting;
 pub use body::{PROGRESS_BYTES, RequestBody};
 pub use config::{Config, FilesInMemory, Timeouts};
 pub use connection::Peer;
+pub use peer_log::{Line, PeerLog};
 pub use places::REFUSALS_MAX;
 pub use server::serve;
 pub use socket::{LINGER_BYTES_MAX, LINGER_MAX};
+pub use stream::Stream;
 pub use tls::{ClientCertificates, HandshakeError, Tls, TlsFiles};

@@ -9,20 +9,18 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 use tower_service::Service;
 
 use crate::{
+    accepting::Accepting,
     body::RequestBody,
     config::Config,
     connection::{self, BoxError},
+    peer_log::PeerLog,
     places::{Place, Places},
-    stranger_log::StrangerLog,
 };
-
-/// The pause after a failed accept, such as one for want of file descriptors.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// How often at most the log says that the limit is reached.
 const LOG_EVERY: Duration = Duration::from_mins(1);
@@ -50,7 +48,7 @@ pub async fn serve<S, B>(
     let (stop, stopping) = watch::channel(false);
     let mut acceptor = Acceptor::new(listener, config.connections_max);
     let mut connections = JoinSet::new();
-    let strangers = Arc::<StrangerLog>::default();
+    let log = Arc::<PeerLog>::default();
     let mut shutdown = pin!(shutdown);
     loop {
         let (accepted, place) = tokio::select! {
@@ -64,7 +62,7 @@ pub async fn serve<S, B>(
             accepted,
             place,
             config.clone(),
-            Arc::clone(&strangers),
+            Arc::clone(&log),
             service.clone(),
             stopping.clone(),
         ));
@@ -82,11 +80,9 @@ pub async fn serve<S, B>(
 
 /// Accepts one connection at a time while places are free.
 struct Acceptor {
-    listener: TcpListener,
+    accepting: Accepting,
     connections_max: usize,
     places: Places,
-    /// Whether the last accept failed. Each such spell is logged once.
-    is_failing: bool,
     /// When the limit was last logged.
     logged: Option<Instant>,
 }
@@ -94,10 +90,9 @@ struct Acceptor {
 impl Acceptor {
     fn new(listener: TcpListener, connections_max: usize) -> Self {
         Self {
-            listener,
+            accepting: Accepting::of(listener),
             connections_max,
             places: Places::new(connections_max),
-            is_failing: false,
             logged: None,
         }
     }
@@ -105,31 +100,12 @@ impl Acceptor {
     /// The next connection and its place. May be dropped and called anew.
     async fn accept(&mut self) -> ((TcpStream, SocketAddr), Place) {
         self.places.wait_until_free().await;
-        let accepted = self.accept_any().await;
+        let accepted = self.accepting.next().await;
         let place = self.places.take().expect("only this loop takes places");
         if place.is_refusal {
             self.log_full();
         }
         (accepted, place)
-    }
-
-    async fn accept_any(&mut self) -> (TcpStream, SocketAddr) {
-        loop {
-            match self.listener.accept().await {
-                Ok(accepted) => {
-                    if std::mem::take(&mut self.is_failing) {
-                        tracing::info!("http: connections are accepted again");
-                    }
-                    return accepted;
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut self.is_failing, true) {
-                        tracing::warn!(%error, "http: cannot accept connections; open ones are served");
-                    }
-                    sleep(ACCEPT_RETRY).await;
-                }
-            }
-        }
     }
 
     fn log_full(&mut self) {

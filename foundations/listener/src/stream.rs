@@ -13,8 +13,12 @@ use tokio::{
 
 use crate::tls::TlsStream;
 
-pub(crate) enum Stream {
+/// A connection of either kind.
+#[derive(Debug)]
+pub enum Stream {
+    /// Without TLS.
     Plain(TcpStream),
+    /// With TLS, after the handshake.
     Tls(Box<TlsStream>),
 }
 
@@ -29,7 +33,8 @@ macro_rules! either {
 }
 
 impl Stream {
-    pub(crate) fn tcp(&self) -> &TcpStream {
+    /// The connection below.
+    pub fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,

@@ -30,6 +30,7 @@ mod writer;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use ports::{
     Condition, DurabilityPoint, Error, Item, Key, Result, Update,
@@ -260,21 +261,22 @@ impl FencedLog {
                 items_max: PAGE_SLOTS,
             };
             let page = self.key_value.scan(&scan).await?.value;
+            let mut updates = Vec::with_capacity(page.items.len());
             for (sort, item) in page.items {
                 let slot = Stored::decode(&item).ok_or_else(|| self.corrupt(&sort))?;
                 let key = Key::new(&self.partition, &sort);
                 if slot.payload.is_some() {
-                    let void = Update::modify(key.clone(), vec![Action::unset(PAYLOAD)])
-                        .when(Condition::Exists);
                     let update = if slot.epoch < epoch {
-                        void
+                        Update::modify(key, vec![Action::unset(PAYLOAD)]).when(Condition::Exists)
                     } else {
                         Update::delete(key)
                     };
-                    self.key_value.update(update.depends_on(point)).await?;
+                    updates.push(self.key_value.update(update.depends_on(point)));
                 }
                 epoch = epoch.max(slot.epoch);
             }
+            // Together, because the log's writer appends nothing meanwhile.
+            try_join_all(updates).await?;
             match page.next {
                 Some(next) => from = next,
                 None => break,

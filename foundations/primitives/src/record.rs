@@ -7,6 +7,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use ports::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
+/// Records expected to be this short are encoded without a buffer that may be too large, in bytes.
+const SHORT_BYTES: usize = 128;
+
 /// The format of one service's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordFormat {
@@ -21,7 +24,18 @@ impl RecordFormat {
 
     /// Encodes `record`. The buffer does not grow for records of up to `bytes_len` bytes.
     pub fn encode<T: Serialize>(self, record: &T, bytes_len: usize) -> Bytes {
-        self.encode_after(&[], record, bytes_len)
+        if bytes_len > SHORT_BYTES {
+            return self.encode_after(&[], record, bytes_len);
+        }
+        // On the stack first, so that the result takes one allocation of its exact length.
+        let mut short = [self.version; SHORT_BYTES];
+        match postcard::to_slice(record, &mut short[1..]) {
+            Ok(rest) => {
+                let length = 1 + rest.len();
+                Bytes::copy_from_slice(&short[..length])
+            }
+            Err(_) => self.encode_after(&[], record, bytes_len),
+        }
     }
 
     /// As [`RecordFormat::encode`], with `head` before the version byte, in one buffer.
@@ -57,6 +71,25 @@ impl RecordFormat {
                 self.version
             ))),
             None => Err(Error::corrupt(format!("decode {what} from nothing"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_any_length_is_encoded_alike_whatever_length_was_expected() {
+        let format = RecordFormat::new(3);
+        for length in [0, 1, 125, 126, 127, 128, 1000] {
+            let record = "r".repeat(length);
+            let expected = format.encode(&record, 2000);
+            for bytes_len in [0, SHORT_BYTES, SHORT_BYTES + 1] {
+                assert_eq!(format.encode(&record, bytes_len), expected, "{length}");
+            }
+            let decoded: Result<String> = format.decode(&expected, "a text");
+            assert_eq!(decoded.expect("it decodes"), record);
         }
     }
 }

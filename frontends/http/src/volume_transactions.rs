@@ -392,9 +392,7 @@ mod tests {
     use async_trait::async_trait;
     use simulated::World;
     use transactions::serializable::{
-        Volumes as _,
-        model::BlockBytes,
-        volumes::{ModelVolumes, VolumeSettings},
+        ModelVolumes, Volumes as _, model::BlockBytes, volumes::VolumeSettings,
     };
 
     use super::*;

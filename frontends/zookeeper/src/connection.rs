@@ -14,17 +14,15 @@
 //! connection closes. (ZooKeeper drops answers that are not ready when it finds such bytes.)
 
 use std::{
-    future::poll_fn,
     io,
-    pin::pin,
     time::{Duration, Instant},
 };
 
 use bytes::{Buf, BytesMut};
 use coordination::{Client, ConnectError, Ended, model::Output};
-use listener::{HandshakeError, Tls, tls::client_subject};
+use listener::{HandshakeError, Line, Stream, Tls, tls::client_subject};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     sync::oneshot,
     time::timeout,
@@ -41,9 +39,8 @@ use crate::{
         request::Fault,
     },
     peer::Peer,
-    peer_log::Line,
     shared::Shared,
-    transport::{Transport, Writer},
+    transport::{Ready, Transport},
 };
 
 /// The first packet is 44 or 45 bytes long. The rest is for fields that later clients may append.
@@ -95,47 +92,52 @@ pub(crate) async fn serve_encrypted(
     shared: &Shared,
     tls: &Tls,
     stream: TcpStream,
-    mut peer: Peer,
-    mut stopped: oneshot::Receiver<()>,
+    peer: &mut Peer,
+    stopped: &mut oneshot::Receiver<()>,
 ) {
     let accepted = tokio::select! {
         biased;
-        _ = &mut stopped => return,
+        _ = &mut *stopped => return,
         accepted = tls.accept(stream) => accepted,
     };
     match accepted {
         Ok(stream) => {
             peer.x509 = client_subject(&stream);
-            serve(shared, stream, peer, stopped).await;
+            let mut transport = Transport::new(Stream::Tls(Box::new(stream)));
+            serve(shared, &mut transport, peer, stopped).await;
         }
-        Err(error) => report(shared, &peer, &error.into()),
+        Err(HandshakeError::PeerGone) => report(shared, peer, &End::PeerGone),
+        Err(error) => report(shared, peer, &error.into()),
     }
 }
 
-/// Serves a connection until either side ends it.
-pub(crate) async fn serve<S: Transport>(
+/// Serves a connection until either side ends it. The caller owns its parts, because a future
+/// keeps each argument beside the place that it moves it to.
+pub(crate) async fn serve(
     shared: &Shared,
-    mut stream: S,
-    peer: Peer,
-    mut stopped: oneshot::Receiver<()>,
+    transport: &mut Transport,
+    peer: &Peer,
+    stopped: &mut oneshot::Receiver<()>,
 ) {
-    let end = match converse(shared, &mut stream, &peer, &mut stopped).await {
-        Ok(end) | Err(end) => end,
+    let lingers = {
+        let end = match converse(shared, transport, peer, stopped).await {
+            Ok(end) | Err(end) => end,
+        };
+        report(shared, peer, &end);
+        !matches!(
+            end,
+            End::PeerGone | End::Io(_) | End::Stalled | End::Stopped
+        )
     };
-    report(shared, &peer, &end);
-    if !matches!(
-        end,
-        End::PeerGone | End::Io(_) | End::Stalled | End::Stopped
-    ) {
+    if lingers {
         // On the heap, like all that a connection does rarely, so that its task stays small.
-        Box::pin(linger(&mut stream)).await;
+        Box::pin(linger(&mut transport.stream)).await;
     }
 }
 
 /// Counts the end of a connection, and logs it where an operator should know.
 fn report(shared: &Shared, peer: &Peer, end: &End) {
     match end {
-        End::Handshake(HandshakeError::PeerGone) => {}
         End::Foreign(_) | End::Violation(_) | End::Handshake(_) => {
             shared.statistics.malformed.add(1);
         }
@@ -143,9 +145,6 @@ fn report(shared: &Shared, peer: &Peer, end: &End) {
         _ => {}
     }
     match end {
-        End::Handshake(HandshakeError::PeerGone) => {
-            tracing::debug!(%peer, %end, "connection closed");
-        }
         End::Foreign(_)
         | End::Violation(_)
         | End::Handshake(_)
@@ -167,34 +166,27 @@ fn report(shared: &Shared, peer: &Peer, end: &End) {
     }
 }
 
-async fn converse<S: Transport>(
+async fn converse(
     shared: &Shared,
-    stream: &mut S,
+    transport: &mut Transport,
     peer: &Peer,
     stopped: &mut oneshot::Receiver<()>,
 ) -> Result<End, End> {
-    stream.tcp().set_nodelay(true)?;
-    let halves = stream.split();
-    let mut connection = Box::pin(open(shared, halves, peer, stopped)).await?;
-    let end = connection.run(stopped).await;
-    // If the store does not respond now, the connection does not wait for it.
-    let _ = timeout(LINGER, Box::pin(connection.client.disconnect())).await;
-    connection.count();
-    match connection.violation {
-        Some(violation) => Err(violation.into()),
-        None => end.map(|()| End::Over),
-    }
+    transport.stream.tcp().set_nodelay(true)?;
+    let mut connection = Box::pin(open(shared, transport, peer, stopped)).await?;
+    let end = connection.talk(stopped).await;
+    Box::pin(connection.finish(end)).await
 }
 
 /// Opens a connection's session.
-async fn open<'a, R: AsyncRead + Unpin, W: Writer>(
+async fn open<'a>(
     shared: &'a Shared,
-    (mut reader, mut writer): (R, W),
+    transport: &'a mut Transport,
     peer: &'a Peer,
     stopped: &mut oneshot::Receiver<()>,
-) -> Result<Connection<'a, R, W>, End> {
+) -> Result<Connection<'a>, End> {
     let mut frames = Frames::new(FIRST_PACKET_BYTES_MAX);
-    let first_packet = first_packet(&mut reader, &mut frames);
+    let first_packet = first_packet(transport, &mut frames);
     let opening = tokio::select! {
         biased;
         _ = &mut *stopped => return Err(End::Stopped),
@@ -206,10 +198,10 @@ async fn open<'a, R: AsyncRead + Unpin, W: Writer>(
     let request = match opening {
         Opening::Client(request) => request,
         Opening::Stranger(stranger) => {
-            return Err(greet(shared, stranger, peer, &mut writer).await?);
+            return Err(greet(shared, stranger, peer, &mut transport.stream).await?);
         }
     };
-    let mut client = open_session(shared, &request, &mut writer).await?;
+    let mut client = open_session(shared, &request, &mut transport.stream).await?;
     let conversation = conversation(shared, peer);
     client.add_identities(conversation.authentication().of_peer());
     figures.has_session(client.session().0, client.timeout().as_millis());
@@ -227,8 +219,7 @@ async fn open<'a, R: AsyncRead + Unpin, W: Writer>(
         peer,
         figures,
         started: Instant::now(),
-        reader,
-        writer,
+        transport,
         frames,
         conversation,
         violation: None,
@@ -262,10 +253,7 @@ enum Opening {
     Stranger(Stranger),
 }
 
-async fn first_packet(
-    reader: &mut (impl AsyncRead + Unpin),
-    frames: &mut Frames,
-) -> Result<Opening, End> {
+async fn first_packet(transport: &mut Transport, frames: &mut Frames) -> Result<Opening, End> {
     loop {
         if let Some(stranger) = frames.prefix().and_then(Stranger::recognise) {
             return Ok(Opening::Stranger(stranger));
@@ -274,7 +262,7 @@ async fn first_packet(
             let request = ConnectRequest::decode(frame).map_err(Violation::from)?;
             return Ok(Opening::Client(request));
         }
-        let bytes = read(reader, frames).await?;
+        let bytes = transport.read(frames).await?;
         if bytes == 0 {
             return Err(if frames.has_unfinished() {
                 Violation::Unfinished.into()
@@ -286,28 +274,16 @@ async fn first_packet(
     }
 }
 
-/// Reads once. Frees an empty buffer until bytes arrive, because most connections are idle.
-async fn read(reader: &mut (impl AsyncRead + Unpin), frames: &mut Frames) -> io::Result<usize> {
-    poll_fn(|context| {
-        let read = pin!(reader.read_buf(frames.space())).poll(context);
-        if read.is_pending() {
-            frames.release_unused();
-        }
-        read
-    })
-    .await
-}
-
 async fn greet(
     shared: &Shared,
     stranger: Stranger,
     peer: &Peer,
-    writer: &mut impl Writer,
+    stream: &mut Stream,
 ) -> Result<End, End> {
     match stranger {
         Stranger::FourLetterWord(word) => {
             let text = four_letter_words::answer(word, peer.address, shared).await;
-            timeout(LINGER, send_whole(writer, text.as_bytes()))
+            timeout(LINGER, send_whole(stream, text.as_bytes()))
                 .await
                 .map_err(|_| End::Stalled)??;
             Ok(End::Word)
@@ -320,7 +296,7 @@ async fn greet(
 async fn open_session(
     shared: &Shared,
     request: &ConnectRequest,
-    writer: &mut impl Writer,
+    stream: &mut Stream,
 ) -> Result<Client, End> {
     let opened = async {
         let connect = request.connect().ok_or(ConnectError::Expired)?;
@@ -332,20 +308,20 @@ async fn open_session(
     if matches!(opened, Err(ConnectError::Expired)) {
         let mut outgoing = BytesMut::new();
         ConnectResponse::expired(request.has_read_only).encode(&mut outgoing);
-        timeout(LINGER, send_whole(writer, &outgoing))
+        timeout(LINGER, send_whole(stream, &outgoing))
             .await
             .map_err(|_| End::Stalled)??;
     }
     Ok(opened?)
 }
 
-async fn send_whole(writer: &mut impl Writer, bytes: &[u8]) -> io::Result<()> {
-    writer.write_all(bytes).await?;
-    writer.flush().await
+async fn send_whole(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
 }
 
 /// Closes our side, and gives the peer time to read our last answer.
-async fn linger(stream: &mut impl Transport) {
+async fn linger(stream: &mut Stream) {
     let rest = async {
         stream.shutdown().await?;
         let mut dropped = 0;
@@ -362,13 +338,12 @@ async fn linger(stream: &mut impl Transport) {
     let _ = timeout(LINGER, rest).await;
 }
 
-struct Connection<'a, R, W> {
+struct Connection<'a> {
     shared: &'a Shared,
     peer: &'a Peer,
     figures: Entry<'a>,
     started: Instant,
-    reader: R,
-    writer: W,
+    transport: &'a mut Transport,
     frames: Frames,
     conversation: Conversation,
     /// Why nothing more is read. The requests before it are still answered.
@@ -380,34 +355,30 @@ struct Connection<'a, R, W> {
     outgoing: BytesMut,
 }
 
-impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
-    async fn run(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
-        let end = self.talk(stopped).await;
+impl Connection<'_> {
+    /// Ends the service's side of a conversation that ended with `end`.
+    async fn finish(&mut self, end: Result<(), End>) -> Result<End, End> {
         if matches!(end, Err(End::PeerGone | End::Io(_))) {
-            Box::pin(self.go_on_without_peer()).await;
+            self.go_on_without_peer().await;
         }
         // A peer whose process ends or whose network breaks has not violated the protocol.
         if matches!(end, Err(End::PeerGone)) && self.frames.has_unfinished() {
             self.violation.get_or_insert(Violation::Unfinished);
         }
-        end
+        // If the store does not respond now, the connection does not wait for it.
+        let _ = timeout(LINGER, self.client.disconnect()).await;
+        self.count();
+        match self.violation.take() {
+            Some(violation) => Err(violation.into()),
+            None => end.map(|()| End::Over),
+        }
     }
 
     async fn talk(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         loop {
-            self.submit();
-            let ended = self.pump().await.err();
-            let sent = self.send();
-            self.count();
-            if let Some(ended) = ended {
-                return match self.send_all().await {
-                    Ok(()) | Err(End::Io(_)) => Err(ended.into()),
-                    stalled => stalled,
-                };
-            }
-            sent?;
+            self.turn().await?;
             if self.conversation.is_over() {
-                return self.send_all().await;
+                return Box::pin(self.send_all()).await;
             }
             tokio::task::yield_now().await;
             if self.has_too_much_unsent() {
@@ -415,6 +386,22 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
             } else if !(self.may_submit() && self.frames.has_next()) {
                 self.wait(stopped).await?;
             }
+        }
+    }
+
+    /// Answers what has arrived. A function of its own, so that a connection that waits keeps
+    /// nothing of it.
+    async fn turn(&mut self) -> Result<(), End> {
+        self.submit();
+        let ended = self.pump().await.err();
+        let sent = self.send();
+        self.count();
+        let Some(ended) = ended else {
+            return Ok(sent?);
+        };
+        match Box::pin(self.send_all()).await {
+            Ok(()) | Err(End::Io(_)) => Err(ended.into()),
+            stalled => stalled,
         }
     }
 
@@ -487,7 +474,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     /// Sends until nothing is left.
     async fn send_all(&mut self) -> Result<(), End> {
         while !self.is_all_sent() {
-            timeout(self.client.timeout(), self.writer.writable())
+            timeout(self.client.timeout(), self.transport.writable())
                 .await
                 .map_err(|_| End::Stalled)??;
             self.send()?;
@@ -496,7 +483,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     }
 
     fn is_all_sent(&self) -> bool {
-        self.outgoing.is_empty() && self.outputs.is_empty() && !self.writer.has_kept()
+        self.outgoing.is_empty() && self.outputs.is_empty() && !self.transport.has_kept()
     }
 
     /// Sends until half of the allowed unsent bytes are left. A peer that reads or sends anything
@@ -510,10 +497,11 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
             tokio::select! {
                 biased;
                 _ = &mut *stopped => return Err(End::Stopped),
-                read = read(&mut self.reader, &mut self.frames), if may_read => self.received(read?)?,
-                writable = timeout(stall, self.writer.writable()) => {
-                    writable.map_err(|_| End::Stalled)??;
-                    self.send()?;
+                ready = timeout(stall, self.transport.ready(&mut self.frames, may_read, true)) => {
+                    match ready.map_err(|_| End::Stalled)?? {
+                        Ready::Read(bytes) => self.received(bytes)?,
+                        Ready::Writable => self.send()?,
+                    }
                 }
             }
             self.client.keep_alive().await?;
@@ -549,7 +537,7 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     fn write(&mut self) -> io::Result<bool> {
         let waiting = self.outgoing.len();
         while !self.outgoing.is_empty() {
-            match self.writer.try_write(&self.outgoing) {
+            match self.transport.try_write(&self.outgoing) {
                 Ok(bytes) => {
                     self.conversation.tally.bytes_sent += bytes as u64;
                     if bytes == self.outgoing.len() {
@@ -586,11 +574,14 @@ impl<R: AsyncRead + Unpin, W: Writer> Connection<'_, R, W> {
     async fn wait(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         self.release_unused();
         let may_read = self.may_submit();
+        let may_write = !self.outgoing.is_empty() || self.transport.has_kept();
         tokio::select! {
             biased;
             _ = stopped => Err(End::Stopped),
-            read = read(&mut self.reader, &mut self.frames), if may_read => self.received(read?),
-            writable = async { Box::pin(self.writer.writable()).await }, if !self.outgoing.is_empty() || self.writer.has_kept() => Ok(writable?),
+            ready = self.transport.ready(&mut self.frames, may_read, may_write) => match ready? {
+                Ready::Read(bytes) => self.received(bytes),
+                Ready::Writable => Ok(()),
+            },
             () = self.client.wait() => Ok(()),
         }
     }

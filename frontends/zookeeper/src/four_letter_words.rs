@@ -11,7 +11,6 @@ use coordination::model::{SessionId, Sizes};
 
 use crate::{
     figures::Figures,
-    jute::Operation,
     latency::{LastReply, Latency},
     shared::Shared,
 };
@@ -177,7 +176,7 @@ fn detail(figures: &Figures) -> String {
             zxid,
             at_ms,
         }) => (
-            short_name(*operation),
+            operation.short_name(),
             xid.unwrap_or_default(),
             zxid.0,
             *at_ms,
@@ -192,39 +191,6 @@ fn detail(figures: &Figures) -> String {
         min.unwrap_or_default(),
         latency.average() as u64,
     )
-}
-
-/// ZooKeeper's name of an operation in `cons`.
-fn short_name(operation: Operation) -> &'static str {
-    match operation {
-        Operation::Create
-        | Operation::Create2
-        | Operation::CreateContainer
-        | Operation::CreateTtl => "CREA",
-        Operation::Delete => "DELE",
-        Operation::Exists => "EXIS",
-        Operation::GetData => "GETD",
-        Operation::SetData => "SETD",
-        Operation::GetAcl => "GETA",
-        Operation::SetAcl => "SETA",
-        Operation::Check => "CHEC",
-        Operation::Multi => "MULT",
-        Operation::MultiRead => "MLTR",
-        Operation::WhoAmI => "HOMI",
-        Operation::GetEphemerals => "GETE",
-        Operation::CountDescendants => "GETACN",
-        Operation::AddWatch => "ADDW",
-        Operation::CheckWatches => "CHKW",
-        Operation::RemoveWatches => "REMW",
-        Operation::Reconfigure => "RECO",
-        Operation::GetChildren | Operation::GetChildren2 => "GETC",
-        Operation::Sync => "SYNC",
-        Operation::Ping => "PING",
-        Operation::CloseSession => "CLOS",
-        Operation::SetWatches => "SETW",
-        Operation::SetWatches2 => "STW2",
-        Operation::Authenticate | Operation::NotOffered | Operation::Unknown => "NA",
-    }
 }
 
 type WatchedPaths = BTreeMap<SessionId, Vec<String>>;

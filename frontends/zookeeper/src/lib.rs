@@ -47,7 +47,6 @@ pub mod jute;
 mod latency;
 mod open_connections;
 mod peer;
-mod peer_log;
 pub mod server;
 mod shared;
 pub mod statistics;

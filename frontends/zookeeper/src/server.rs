@@ -8,9 +8,10 @@
 //! - When [`Server::run`] returns, every connection is closed. Sessions remain, because they belong
 //!   to the service.
 
-use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc};
 
 use coordination::Gateway;
+use listener::{Accepting, Line, PeerLog, Stream};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
@@ -18,16 +19,9 @@ use tokio::{
 };
 
 use crate::{
-    Config, Statistics, connection,
-    figures::AllFigures,
-    open_connections::OpenConnections,
-    peer::Peer,
-    peer_log::{Line, PeerLog},
-    shared::Shared,
+    Config, Statistics, connection, figures::AllFigures, open_connections::OpenConnections,
+    peer::Peer, shared::Shared, transport::Transport,
 };
-
-/// How long to wait before accepting again when the process has no descriptors left.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// A front end that listens. [`Server::run`] serves.
 #[derive(Debug)]
@@ -68,7 +62,7 @@ pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
         config,
         gateway,
         statistics: Arc::default(),
-        log: PeerLog::new(),
+        log: PeerLog::default(),
         figures: AllFigures::new(),
         port: local_address.port(),
         secure_port: secure.as_ref().map(|(_, address)| address.port()),
@@ -142,8 +136,7 @@ impl Server {
                         let (stop, stopped) = oneshot::channel();
                         shared.statistics.connections_accepted.add(1);
                         let shared = Arc::clone(&shared);
-                        let task = connections
-                            .spawn(async move { serve(&shared, stream, peer, is_secure, stopped).await });
+                        let task = connections.spawn(serve(shared, stream, peer, is_secure, stopped));
                         open.opened(task.id(), peer, stop);
                     }
                     Err(no_place) => {
@@ -191,60 +184,49 @@ async fn next(
     }
 }
 
-async fn serve(
-    shared: &Shared,
+/// The task of a connection. Only its own variables hold the parts of the connection, which the
+/// futures inside borrow: an `async fn` would keep its arguments twice.
+fn serve(
+    shared: Arc<Shared>,
     stream: TcpStream,
     address: SocketAddr,
     is_secure: bool,
-    stopped: oneshot::Receiver<()>,
-) {
-    let peer = Peer {
+    mut stopped: oneshot::Receiver<()>,
+) -> impl Future<Output = ()> {
+    let mut peer = Peer {
         address,
         x509: None,
     };
-    match &shared.config.secure {
-        Some((_, tls)) if is_secure => {
-            // On the heap, so that a task of the other port is as small as without TLS.
-            Box::pin(connection::serve_encrypted(
-                shared, tls, stream, peer, stopped,
-            ))
-            .await;
-        }
-        _ => connection::serve(shared, stream, peer, stopped).await,
-    }
-}
-
-/// A listener, and whether its last accept failed.
-struct Accepting {
-    listener: TcpListener,
-    is_failing: bool,
-}
-
-impl Accepting {
-    fn of(listener: TcpListener) -> Self {
-        Self {
-            listener,
-            is_failing: false,
-        }
-    }
-
-    /// The next connection. Waits while the system cannot provide one. Cancellation safe.
-    async fn next(&mut self) -> (TcpStream, SocketAddr) {
-        loop {
-            match self.listener.accept().await {
-                Ok(accepted) => {
-                    if std::mem::take(&mut self.is_failing) {
-                        tracing::info!("connections are accepted again");
-                    }
-                    return accepted;
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut self.is_failing, true) {
-                        tracing::warn!(%error, "cannot accept connections; open ones are still served");
-                    }
-                    tokio::time::sleep(ACCEPT_RETRY).await;
-                }
+    async move {
+        match &shared.config.secure {
+            Some((_, tls)) if is_secure => {
+                // On the heap, so that a task of the other port is as small as without TLS.
+                let encrypted =
+                    connection::serve_encrypted(&shared, tls, stream, &mut peer, &mut stopped);
+                Box::pin(encrypted).await;
+            }
+            _ => {
+                let mut transport = Transport::new(Stream::Plain(stream));
+                connection::serve(&shared, &mut transport, &peer, &mut stopped).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_bytes<A, B, C, D, E, F>(_: impl FnOnce(A, B, C, D, E) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Most connections are idle, and their tasks are most of the memory of their sessions.
+    #[test]
+    fn the_task_of_a_connection_fits_its_size_class() {
+        /// The allocator's size class, less the 112 bytes that tokio adds.
+        const TASK_BYTES_MAX: usize = 1792 - 112;
+        let bytes = future_bytes(serve);
+        assert!(bytes <= TASK_BYTES_MAX, "{bytes} bytes");
     }
 }

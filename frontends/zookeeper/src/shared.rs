@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use coordination::Gateway;
+use listener::PeerLog;
 
-use crate::{Config, Statistics, figures::AllFigures, peer_log::PeerLog};
+use crate::{Config, Statistics, figures::AllFigures};
 
 #[derive(Debug)]
 pub(crate) struct Shared {

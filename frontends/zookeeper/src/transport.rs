@@ -1,144 +1,114 @@
 //! The bytes of a connection: TCP, or TLS over it.
 //!
 //! A connection writes without waiting and then waits for room, bytes and the service together.
-//! Over TCP both are calls of the kernel. TLS takes bytes that the kernel does not take yet, so a
-//! writer also says whether it keeps some.
+//! Over TCP both are calls of the kernel. TLS takes bytes that the kernel does not take yet, so it
+//! may keep some.
 
 use std::{
     future::poll_fn,
     io,
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
 };
 
-use listener::tls::TlsStream;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, tcp},
-};
+use listener::Stream;
+use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
+
+use crate::framing::Frames;
 
 /// A connection that serves sessions.
-pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
-    type Reader<'a>: AsyncRead + Unpin
-    where
-        Self: 'a;
-    type Writer<'a>: Writer
-    where
-        Self: 'a;
-
-    fn tcp(&self) -> &TcpStream;
-
-    fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>);
-}
-
-/// The side that sends.
-pub(crate) trait Writer: AsyncWrite + Unpin {
-    /// Waits until [`Writer::try_write`] may take bytes, and nothing is kept. Cancellation safe.
-    async fn writable(&mut self) -> io::Result<()>;
-
-    /// Writes as much as it takes without waiting. Errors: `WouldBlock`.
-    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize>;
-
-    /// Whether it keeps bytes that only [`Writer::writable`] sends.
-    fn has_kept(&self) -> bool;
-}
-
-impl Transport for TcpStream {
-    type Reader<'a> = tcp::ReadHalf<'a>;
-    type Writer<'a> = tcp::WriteHalf<'a>;
-
-    fn tcp(&self) -> &TcpStream {
-        self
-    }
-
-    fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>) {
-        TcpStream::split(self)
-    }
-}
-
-impl Writer for tcp::WriteHalf<'_> {
-    #[inline]
-    async fn writable(&mut self) -> io::Result<()> {
-        tcp::WriteHalf::writable(self).await
-    }
-
-    #[inline]
-    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        tcp::WriteHalf::try_write(self, bytes)
-    }
-
-    #[inline]
-    fn has_kept(&self) -> bool {
-        false
-    }
-}
-
-impl Transport for TlsStream {
-    type Reader<'a> = tokio::io::ReadHalf<&'a mut Self>;
-    type Writer<'a> = TlsWriter<'a>;
-
-    fn tcp(&self) -> &TcpStream {
-        self.get_ref().0
-    }
-
-    fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>) {
-        let (reader, half) = tokio::io::split(self);
-        let writer = TlsWriter {
-            half,
-            has_kept: false,
-        };
-        (reader, writer)
-    }
-}
-
-/// The side of a TLS connection that sends.
 #[derive(Debug)]
-pub(crate) struct TlsWriter<'a> {
-    half: tokio::io::WriteHalf<&'a mut TlsStream>,
+pub(crate) struct Transport {
+    pub(crate) stream: Stream,
     has_kept: bool,
 }
 
-impl Writer for TlsWriter<'_> {
-    async fn writable(&mut self) -> io::Result<()> {
-        poll_fn(|context| Pin::new(&mut self.half).poll_flush(context)).await?;
-        self.has_kept = false;
-        Ok(())
-    }
-
-    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // `writable` is what wakes the connection.
-        let mut context = Context::from_waker(Waker::noop());
-        match Pin::new(&mut *self).poll_write(&mut context, bytes) {
-            Poll::Ready(written) => written,
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
-
-    fn has_kept(&self) -> bool {
-        self.has_kept
-    }
+/// What a connection waited for.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    /// As many bytes were read. Zero means that the peer closed its side.
+    Read(usize),
+    /// [`Transport::try_write`] may take bytes, and nothing is kept.
+    Writable,
 }
 
-impl AsyncWrite for TlsWriter<'_> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.half).poll_write(context, bytes))?;
-        self.has_kept = match Pin::new(&mut self.half).poll_flush(context) {
-            Poll::Ready(flushed) => flushed.map(|()| false)?,
-            Poll::Pending => true,
+impl Transport {
+    pub(crate) fn new(stream: Stream) -> Self {
+        let has_kept = false;
+        Self { stream, has_kept }
+    }
+
+    /// Writes as much as it takes without waiting. Errors: `WouldBlock`.
+    pub(crate) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let tls = match &mut self.stream {
+            Stream::Plain(tcp) => return tcp.try_write(bytes),
+            Stream::Tls(tls) => tls,
         };
-        Poll::Ready(Ok(written))
+        // `ready` is what wakes the connection.
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(written) = Pin::new(&mut *tls).poll_write(&mut context, bytes)? else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        self.has_kept = Pin::new(tls).poll_flush(&mut context)?.is_pending();
+        Ok(written)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.half).poll_flush(context)
+    /// Whether it keeps bytes that only waiting for room sends.
+    pub(crate) fn has_kept(&self) -> bool {
+        self.has_kept
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.half).poll_shutdown(context)
+    /// Reads once. Frees an empty buffer until bytes arrive, because most connections are idle.
+    /// Cancellation safe.
+    pub(crate) async fn read(&mut self, frames: &mut Frames) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, frames)).await
+    }
+
+    /// Waits until there is room to write. Cancellation safe.
+    pub(crate) async fn writable(&mut self) -> io::Result<()> {
+        poll_fn(|context| self.poll_writable(context)).await
+    }
+
+    /// Reads or waits for room, whichever is first of those that are wanted. Cancellation safe.
+    pub(crate) async fn ready(
+        &mut self,
+        frames: &mut Frames,
+        reads: bool,
+        writes: bool,
+    ) -> io::Result<Ready> {
+        poll_fn(|context| {
+            if reads && let Poll::Ready(read) = self.poll_read(context, frames)? {
+                return Poll::Ready(Ok(Ready::Read(read)));
+            }
+            if writes && self.poll_writable(context)?.is_ready() {
+                return Poll::Ready(Ok(Ready::Writable));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        frames: &mut Frames,
+    ) -> Poll<io::Result<usize>> {
+        let read = pin!(self.stream.read_buf(frames.space())).poll(context);
+        if read.is_pending() {
+            frames.release_unused();
+        }
+        read
+    }
+
+    fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(tcp) => tcp.poll_write_ready(context),
+            Stream::Tls(tls) => {
+                ready!(Pin::new(tls).poll_flush(context))?;
+                self.has_kept = false;
+                Poll::Ready(Ok(()))
+            }
+        }
     }
 }
 
@@ -147,7 +117,7 @@ mod tests {
     use std::{path::Path, time::Duration};
 
     use http_client::{Connection, Trust};
-    use listener::{Tls, TlsFiles};
+    use listener::{Tls, TlsFiles, tls::TlsStream};
     use tokio::{io::AsyncReadExt as _, net::TcpListener};
 
     use super::*;
@@ -182,8 +152,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_writer_says_that_it_keeps_bytes_and_sends_them_once_there_is_room() {
-        let (mut server, mut client) = pair().await;
-        let (_reader, mut writer) = server.split();
+        let (server, mut client) = pair().await;
+        let mut writer = Transport::new(Stream::Tls(Box::new(server)));
         let mut taken = 0;
         while !writer.has_kept() {
             taken += writer

@@ -85,6 +85,7 @@ macro_rules! durability_contract {
                 "D3" no_crash_loses_a_point_of_changes_that_undo_each_other,
                 "D3" points_of_a_later_start_are_greater,
                 "D4" an_update_that_depends_on_a_lost_point_changes_nothing,
+                "D4" a_transaction_depends_on_the_points_of_all_its_updates,
                 "D4" an_update_that_depends_on_an_unknown_start_changes_nothing,
             }
             answers {

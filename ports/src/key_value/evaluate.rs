@@ -4,7 +4,7 @@
 //! Pure: takes an item and an update, and returns the next item. [`Memory`] is the part of an item
 //! that makes repeats recognisable. Providers store it beside the attributes and never return it.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, fmt::Debug, sync::Arc};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,26 @@ pub enum Evaluated {
 /// Errors: `Invalid` if an action does not fit its attribute or the result exceeds `limits`;
 /// `OutcomeUnknown` if the update is a repeat that may be forgotten.
 pub fn evaluate(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<Evaluated> {
-    if let Some(operation) = update.operation {
+    let Update {
+        key,
+        change,
+        condition,
+        operation,
+        ..
+    } = update;
+    evaluate_once(stored, key, change.clone(), (condition, *operation), limits)
+}
+
+/// As [`evaluate`], for an update that is used once, so that its values need no copy. `key` names
+/// the item in errors.
+pub fn evaluate_once(
+    stored: &Stored,
+    key: &dyn Debug,
+    change: Change,
+    (condition, operation): (&Condition, Option<Operation>),
+    limits: &KeyValueLimits,
+) -> Result<Evaluated> {
+    if let Some(operation) = operation {
         match stored
             .memory
             .as_deref()
@@ -96,66 +115,74 @@ pub fn evaluate(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Re
             Recalled::Forgotten => {
                 return Err(Error::new(
                     ErrorKind::OutcomeUnknown,
-                    format!("repeat an operation on {:?}", update.key),
+                    format!("repeat an operation on {key:?}"),
                 ));
             }
             Recalled::New => {}
         }
     }
-    if !holds(&update.condition, stored.item.as_deref()) {
+    if !holds(condition, stored.item.as_deref()) {
         return Ok(Evaluated::Refused);
     }
-    let changes_nothing = match update.change {
+    let changes_nothing = match change {
         Change::Keep => true,
         Change::Delete => stored.item.is_none(),
         _ => false,
     };
-    if changes_nothing && update.operation.is_none() {
+    if changes_nothing && operation.is_none() {
         return Ok(Evaluated::Unchanged);
     }
-    change(stored, update, limits).map(Evaluated::Changed)
-}
-
-fn change(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<Stored> {
     let version = Version(stored.version.0 + 1);
-    let item = match &update.change {
-        Change::Delete => None,
-        Change::Keep => stored.item.clone(),
-        Change::Put(attributes) => Some(Arc::new(Item::from_parts(version, attributes.clone()))),
-        Change::Modify(actions) => {
-            let mut item = stored
-                .item
-                .as_deref()
-                .map_or_else(Item::default, |item| what_stays(item, actions));
-            item.version = version;
-            for action in actions {
-                apply(&mut item, action)
-                    .ok_or_else(|| Error::invalid(format!("{action:?} on {:?}", update.key)))?;
-            }
-            Some(Arc::new(item))
-        }
-    };
+    let item = changed(stored, version, key, change)?;
     if let Some(item) = &item
         && item.bytes_len() > limits.item_bytes_max
     {
         let (bytes, limit) = (item.bytes_len(), limits.item_bytes_max);
         return Err(Error::invalid(format!(
-            "store {bytes} bytes under {:?}, where {limit} is the limit",
-            update.key
+            "store {bytes} bytes under {key:?}, where {limit} is the limit"
         )));
     }
     let mut memory = stored.memory.clone();
-    if let Some(operation) = update.operation {
+    if let Some(operation) = operation {
         memory.get_or_insert_default().remember(
             operation.id,
             version,
             limits.operations_remembered,
         );
     }
-    Ok(Stored {
+    Ok(Evaluated::Changed(Stored {
         item,
         version,
         memory,
+    }))
+}
+
+fn changed(
+    stored: &Stored,
+    version: Version,
+    key: &dyn Debug,
+    change: Change,
+) -> Result<Option<Arc<Item>>> {
+    Ok(match change {
+        Change::Delete => None,
+        Change::Keep => stored.item.clone(),
+        Change::Put(attributes) => Some(Arc::new(Item::from_parts(version, attributes))),
+        Change::Modify(actions) => {
+            let mut item = stored
+                .item
+                .as_deref()
+                .map_or_else(Item::default, |item| what_stays(item, &actions));
+            item.version = version;
+            for action in actions {
+                apply(&mut item, action).map_err(|name| {
+                    let name = name.as_str();
+                    Error::invalid(format!(
+                        "change {name} of {key:?}, which has another type or would overflow"
+                    ))
+                })?;
+            }
+            Some(Arc::new(item))
+        }
     })
 }
 
@@ -171,22 +198,26 @@ fn what_stays(item: &Item, actions: &[Action]) -> Item {
 }
 
 /// Applies one action. None if it does not fit the attribute's type or overflows.
-fn apply(item: &mut Item, action: &Action) -> Option<()> {
+/// Applies an action. Otherwise returns the name of the attribute that it does not fit.
+fn apply(item: &mut Item, action: Action) -> Result<(), Name> {
     match action {
-        Action::Set(name, value) => item.set(name.clone(), value.clone()),
+        Action::Set(name, value) => item.set(name, value),
         Action::Unset(name) => item.unset(name.as_str()),
         Action::Add(name, amount) => match item.attribute_mut(name.as_str()) {
-            None => item.set(name.clone(), Value::Integer(*amount)),
-            Some(Value::Integer(integer)) => *integer = integer.checked_add(*amount)?,
-            Some(_) => return None,
+            None => item.set(name, Value::Integer(amount)),
+            Some(Value::Integer(integer)) => match integer.checked_add(amount) {
+                Some(sum) => *integer = sum,
+                None => return Err(name),
+            },
+            Some(_) => return Err(name),
         },
         Action::Append(name, elements) => {
             let list = list(item, name)?;
-            *list = list.iter().chain(elements).cloned().collect();
+            *list = list.iter().cloned().chain(elements).collect();
         }
         Action::RemoveFirst(name, count) => {
             let list = list(item, name)?;
-            *list = list[(*count).min(list.len())..].into();
+            *list = list[count.min(list.len())..].into();
         }
         Action::RemoveElements(name, elements) => {
             let list = list(item, name)?;
@@ -197,16 +228,16 @@ fn apply(item: &mut Item, action: &Action) -> Option<()> {
                 .collect();
         }
     }
-    Some(())
+    Ok(())
 }
 
-fn list<'item>(item: &'item mut Item, name: &Name) -> Option<&'item mut Arc<[Bytes]>> {
+fn list(item: &mut Item, name: Name) -> Result<&mut Arc<[Bytes]>, Name> {
     if item.attribute(name.as_str()).is_none() {
         item.set(name.clone(), Value::List(Arc::default()));
     }
     match item.attribute_mut(name.as_str()) {
-        Some(Value::List(elements)) => Some(elements),
-        _ => None,
+        Some(Value::List(elements)) => Ok(elements),
+        _ => Err(name),
     }
 }
 
@@ -270,7 +301,7 @@ pub fn check_limits(updates: &[Update], limits: &KeyValueLimits) -> Result<()> {
 
 /// Refuses a key beyond `limits`.
 pub fn check_key(key: &super::Key, limits: &KeyValueLimits) -> Result<()> {
-    if key.partition().len() > limits.key_bytes_max || key.sort().len() > limits.key_bytes_max {
+    if key.partition().len() > limits.key_bytes_max || key.sort_len() > limits.key_bytes_max {
         return Err(Error::invalid(format!(
             "use a key longer than {} bytes",
             limits.key_bytes_max

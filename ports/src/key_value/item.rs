@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
 /// The address of an item: a partition and a place in it.
@@ -22,22 +22,32 @@ impl Key {
     /// If the partition is longer than 65,535 bytes, which every provider's limits refuse long
     /// before.
     pub fn new(partition: impl AsRef<[u8]>, sort: impl AsRef<[u8]>) -> Self {
-        let (partition, sort) = (partition.as_ref(), sort.as_ref());
+        Self::within([partition.as_ref(), &[]], sort)
+    }
+
+    /// As [`Key::new`], of a partition in two parts.
+    pub fn within([first, second]: [&[u8]; 2], sort: impl AsRef<[u8]>) -> Self {
+        let (partition_len, sort) = (first.len() + second.len(), sort.as_ref());
         assert!(
-            partition.len() <= Self::PARTITION_BYTES_MAX,
-            "partition of {} bytes",
-            partition.len()
+            partition_len <= Self::PARTITION_BYTES_MAX,
+            "partition of {partition_len} bytes"
         );
-        let mut buffer = BytesMut::with_capacity(2 + partition.len() + sort.len());
-        buffer.put_u16(partition.len() as u16);
-        buffer.put_slice(partition);
+        let mut buffer = Vec::with_capacity(2 + partition_len + sort.len());
+        buffer.put_u16(partition_len as u16);
+        buffer.put_slice(first);
+        buffer.put_slice(second);
         buffer.put_slice(sort);
-        Self(buffer.freeze())
+        Self(buffer.into())
     }
 
     /// The partition, which places the item.
     pub fn partition(&self) -> &[u8] {
         &self.0[2..self.split()]
+    }
+
+    /// The length of the sort key in bytes.
+    pub fn sort_len(&self) -> usize {
+        self.0.len() - self.split()
     }
 
     /// The sort key, which orders the item within its partition.
@@ -48,6 +58,11 @@ impl Key {
     /// The encoded form: keys of one partition are contiguous in its order.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
+    }
+
+    /// The encoded key.
+    pub fn into_bytes(self) -> Bytes {
+        self.0
     }
 
     /// Decodes a key. None if `bytes` do not encode one.

@@ -30,8 +30,8 @@ pub struct Config {
     /// From this many records since the last checkpoint on, a store at rest makes one, to free
     /// their memory.
     pub records_at_rest_max: usize,
-    /// The memory bound for items read from the checkpoint store. The store's pages may take as
-    /// much again.
+    /// The memory bound for items read from the checkpoint store. The store's pages may take a
+    /// quarter as much again: the system caches them too, and items that are read often are kept.
     pub cache_bytes: u64,
     /// The file operations. Tests replace them with faulty ones.
     #[doc(hidden)]
@@ -76,7 +76,7 @@ impl Default for Config {
             data_dir: PathBuf::from("landfast-data"),
             journal_segment_bytes: 64 << 20,
             checkpoint_bytes: 256 << 20,
-            records_at_rest_max: 64 << 10,
+            records_at_rest_max: 4 << 10,
             cache_bytes: 16 << 20,
             storage: Arc::new(DiskStorage),
             queue_limits: QUEUE_LIMITS,

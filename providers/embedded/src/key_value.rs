@@ -19,8 +19,8 @@ use bytes::Bytes;
 use ports::{
     DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
-        KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated, Version,
-        evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
+        KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
+        evaluate::{Evaluated, Stored, check_key, check_limits, evaluate_once},
     },
     queue::Retention,
 };
@@ -77,8 +77,10 @@ impl KeyValue for Items {
         consume_budget().await;
         check_key(key, &LIMITS)?;
         let mut state = self.engine.serving()?;
-        let found = state.store.item(&item_key(key))?;
-        let value = found.item.and_then(|item| item.stored.item);
+        let key = item_key(key.clone());
+        let (value, _) = state
+            .store
+            .with_item(&key, |present| present.item.clone())?;
         Ok(Read {
             value,
             point: state.store.point(),
@@ -98,13 +100,13 @@ impl KeyValue for Items {
     async fn update(&self, update: Update) -> Result<Updated> {
         consume_budget().await;
         check_key(&update.key, &LIMITS)?;
-        update_one(&mut self.engine.serving()?.store, &update, self.reserve)
+        update_one(&mut self.engine.serving()?.store, update, self.reserve)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         consume_budget().await;
         check_limits(&updates, &LIMITS)?;
-        transact(&mut self.engine.serving()?.store, &updates, self.reserve)
+        transact(&mut self.engine.serving()?.store, updates, self.reserve)
     }
 
     fn limits(&self) -> &KeyValueLimits {
@@ -117,18 +119,8 @@ impl KeyValue for Items {
     }
 }
 
-fn item_key(key: &Key) -> RecordKey {
-    RecordKey::new(Table::Item, key.as_bytes().clone())
-}
-
-/// The state that a condition is evaluated against: that of the found item, or of a missing one.
-fn stored(found: Option<&StoredItem>) -> &Stored {
-    static NOTHING: Stored = Stored {
-        item: None,
-        version: Version(0),
-        memory: None,
-    };
-    found.map_or(&NOTHING, |item| &item.stored)
+fn item_key(key: Key) -> RecordKey {
+    RecordKey::new(Table::Item, key.into_bytes())
 }
 
 /// The record of `stored`; none if nothing must be kept.
@@ -158,8 +150,14 @@ struct Changes {
 }
 
 impl Changes {
-    fn add(&mut self, key: RecordKey, earlier: &Stored, changed: Stored, below: bool) {
-        self.has_additions |= changed.item.is_some() || earlier.item.is_none();
+    fn add(&mut self, change: Change) {
+        let Change {
+            key,
+            changed,
+            was_there,
+            below,
+        } = change;
+        self.has_additions |= changed.item.is_some() || !was_there;
         let record = record_of(changed).map(Record::Item);
         self.bytes += entry_bound(&key, record.as_ref());
         self.records.push((key, record, below));
@@ -180,27 +178,57 @@ impl Changes {
     }
 }
 
-fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result<Updated> {
+/// A change of one item that is not made yet.
+struct Change {
+    key: RecordKey,
+    changed: Stored,
+    /// Whether the item exists before it.
+    was_there: bool,
+    /// Whether a lower level may hold the item.
+    below: bool,
+}
+
+/// The outcome of an update that changes nothing, or the change to make.
+fn evaluate(store: &mut Store, update: Update) -> Result<Result<Change, Outcome>> {
+    let Update {
+        key,
+        change,
+        condition,
+        operation,
+        ..
+    } = update;
+    let key = item_key(key);
+    let (evaluated, below) = store.with_item(&key, |present| {
+        let evaluated = evaluate_once(present, &key, change, (&condition, operation), &LIMITS)?;
+        let present = &present.item;
+        Ok::<_, Error>(match evaluated {
+            Evaluated::Changed(changed) => Ok((changed, present.is_some())),
+            Evaluated::Unchanged => Err(Outcome::Done(present.clone())),
+            Evaluated::Refused => Err(Outcome::Conflict(present.clone())),
+        })
+    })?;
+    Ok(evaluated?.map(|(changed, was_there)| Change {
+        key,
+        changed,
+        was_there,
+        below,
+    }))
+}
+
+fn update_one(store: &mut Store, update: Update, reserve: UseReserve) -> Result<Updated> {
     store.check_dependency(update.depends_on)?;
-    let key = item_key(&update.key);
-    let found = store.item(&key)?;
-    let present = stored(found.item.as_ref());
-    let changed = match evaluate(present, update, &LIMITS)? {
-        Evaluated::Changed(changed) => changed,
-        kept => {
-            let item = present.item.clone();
+    let retention = update.retention;
+    let change = match evaluate(store, update)? {
+        Ok(change) => change,
+        Err(outcome) => {
             let receipt = store.receipt();
-            let outcome = match kept {
-                Evaluated::Refused => Outcome::Conflict(item),
-                _ => Outcome::Done(item),
-            };
             return Ok(Updated { outcome, receipt });
         }
     };
-    let outcome = Outcome::Done(changed.item.clone());
+    let outcome = Outcome::Done(change.changed.item.clone());
     let mut changes = Changes::default();
-    changes.add(key, present, changed, found.below);
-    let is_unjournaled = update.retention == Retention::Transient
+    changes.add(change);
+    let is_unjournaled = retention == Retention::Transient
         && matches!(&changes.records[..], [(key, Some(record), below)]
             if store.overlay.set_unjournaled(key, record, *below));
     let receipt = if is_unjournaled {
@@ -211,32 +239,27 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
     Ok(Updated { outcome, receipt })
 }
 
-fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
+fn transact(store: &mut Store, updates: Vec<Update>, reserve: UseReserve) -> Result<Transacted> {
     let mut changes = Changes::default();
+    changes.records.reserve(updates.len());
     let mut items = Vec::with_capacity(updates.len());
     updates
         .iter()
         .try_for_each(|update| store.check_dependency(update.depends_on))?;
-    for (index, update) in updates.iter().enumerate() {
-        let key = item_key(&update.key);
-        let found = store.item(&key)?;
-        let present = stored(found.item.as_ref());
-        match evaluate(present, update, &LIMITS)? {
-            Evaluated::Refused => {
-                let item = present.item.clone();
+    for (index, update) in updates.into_iter().enumerate() {
+        match evaluate(store, update)? {
+            Ok(change) => {
+                items.push(change.changed.item.clone());
+                changes.add(change);
+            }
+            Err(Outcome::Done(item)) => items.push(item),
+            Err(Outcome::Conflict(item)) => {
                 let receipt = store.receipt();
                 return Ok(Transacted::Conflict {
                     index,
                     item,
                     receipt,
                 });
-            }
-            Evaluated::Unchanged => {
-                items.push(present.item.clone());
-            }
-            Evaluated::Changed(changed) => {
-                items.push(changed.item.clone());
-                changes.add(key, present, changed, found.below);
             }
         }
     }
@@ -253,9 +276,9 @@ fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
         return Err(Error::invalid("scan a partition whose name is too long"));
     }
     let items_max = scan.items_max.min(LIMITS.page_items_max);
-    let from = item_key(&Key::new(&scan.partition, &scan.from));
+    let from = item_key(Key::new(&scan.partition, &scan.from));
     let until = match &scan.until {
-        Some(until) => item_key(&Key::new(&scan.partition, until)),
+        Some(until) => item_key(Key::new(&scan.partition, until)),
         None => after_partition(&scan.partition),
     };
     let mut page = Page {
@@ -303,6 +326,8 @@ fn after_partition(partition: &[u8]) -> RecordKey {
 mod tests {
     use std::{sync::mpsc, thread, time::Duration};
 
+    use ports::key_value::Version;
+
     use super::*;
     use crate::config::Config;
 
@@ -328,10 +353,10 @@ mod tests {
     /// K6.
     #[test]
     fn the_end_of_a_partition_lies_between_its_last_key_and_the_next_partition() {
-        let last = item_key(&Key::new([0xff, 0xff], [0xff; 40]));
+        let last = item_key(Key::new([0xff, 0xff], [0xff; 40]));
         let behind = after_partition(&[0xff, 0xff]);
         assert!(last < behind);
-        assert!(behind <= item_key(&Key::new([0, 0, 0], [])));
+        assert!(behind <= item_key(Key::new([0, 0, 0], [])));
     }
 
     /// K8.

@@ -26,7 +26,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -104,7 +104,16 @@ impl Functions {
     /// # Panics
     /// Outside of the program's runtime.
     pub fn with_busy_thread(queue: SharedQueue) -> Self {
-        let thread = Some(BusyThread::new());
+        Self::with_busy_thread_timed(queue, Instant::now)
+    }
+
+    /// As [`Functions::with_busy_thread`], with the load of triggers measured by `now`, which is
+    /// called when a turn of a trigger begins and when it ends.
+    ///
+    /// # Panics
+    /// Outside of the program's runtime.
+    pub fn with_busy_thread_timed(queue: SharedQueue, now: fn() -> Instant) -> Self {
+        let thread = Some(BusyThread::new(now));
         let entropy = SystemEntropy::default();
         Self::with(queue, Visibility::BeyondTimeout, &entropy, thread)
     }

@@ -13,6 +13,8 @@ pub enum Broken {
     /// C-1: a writer takes an expired lock without fencing its holder out or installing its
     /// outcome.
     BreaksLocksUnasked,
+    /// A writer waits for a lock until its time is over, although its holder is fenced out.
+    WaitsForDeadWriters,
     /// C-1: a writer without locks does not check that its znodes are as it read them.
     DecidesOnOutdatedStates,
     /// C-1: a decision over several znodes is installed in every second one.
@@ -77,7 +79,7 @@ pub enum Broken {
     NumbersByTheLogAlone,
     /// D4, C5: an answer is sent once its zxid is durable in any incarnation of the store.
     ConfirmsLostZxids,
-    /// D4, C-5: a read pairs a result with the cursor of a later incarnation of the store.
+    /// D4, C-5: a read combines answers of different incarnations of the store.
     ReadsAcrossRestarts,
     /// D4: a process keeps its log position in a store that may have lost the slots before it.
     FollowsALostLog,

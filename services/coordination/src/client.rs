@@ -38,8 +38,8 @@ use crate::{
     environment::Environment,
     error::{ConnectError, Ended},
     model::{Connection, Identity, Output, Password, Request, Response, SessionId, Zxid},
-    queue_names,
-    records::{Identities, Operation, Payload, Submitted, UpdateAnswer, encode_sized},
+    queue_names::{self, Messages},
+    records::{Identities, Operation, Payload, Submitted, UpdateAnswer, encode_at_end},
     storage::temporary,
     tail::{
         Tail,
@@ -334,7 +334,13 @@ impl Client {
 
     /// Sends the updates that have no read ahead of them.
     async fn send(&mut self) -> Result<(), ports::Error> {
-        let mut bodies = Vec::new();
+        if self.unsent().next().is_none() {
+            return Ok(());
+        }
+        let tail = Arc::clone(&self.tail);
+        let queue = &*tail.env.parts.queue;
+        let bytes = self.unsent().map(|update| 64 + update.bytes_len()).sum();
+        let mut messages = Messages::of(queue, bytes);
         while let Some(Pending::Update {
             request, operation, ..
         }) = self.pending.get_mut(self.sent)
@@ -356,18 +362,20 @@ impl Client {
                 identities: self.identities.clone(),
                 operation,
             };
-            bodies.push(encode_sized(
-                &submitted,
-                48 + submitted.operation.bytes_len(),
-            ));
-        }
-        if bodies.is_empty() {
-            return Ok(());
+            messages.add(|buffer| encode_at_end(buffer, &submitted));
         }
         self.tail.poll_soon();
-        let queue = &*self.tail.env.parts.queue;
         let group = queue_names::request_group(self.session());
-        queue_names::send(queue, queue_names::REQUEST_QUEUE, group, &bodies).await
+        queue_names::send_messages(queue, queue_names::REQUEST_QUEUE, group, messages).await
+    }
+
+    /// The updates that have no read ahead of them.
+    fn unsent(&self) -> impl Iterator<Item = &Operation> {
+        let unsent = self.pending.iter().skip(self.sent);
+        unsent.map_while(|pending| match pending {
+            Pending::Update { operation, .. } => operation.as_ref(),
+            Pending::Read { .. } => None,
+        })
     }
 
     /// Processes the queued events up to `until`.

@@ -118,10 +118,11 @@ impl TrackedStore {
         Ok(read.value)
     }
 
-    /// Makes all updates or none. The first depends on everything observed so far.
+    /// Makes all updates or none. All depend on everything observed so far, and on the points that
+    /// they name themselves: the store refuses all if it has lost the point of one (D4).
     pub(crate) async fn transact(&mut self, mut updates: Vec<Update>) -> Result<Transacted> {
         if let Some(first) = updates.first_mut() {
-            first.depends_on = self.point();
+            first.depends_on = first.depends_on.max(self.point());
         }
         let transacted = self.store.transact(updates).await?;
         let (Transacted::Done { receipt, .. } | Transacted::Conflict { receipt, .. }) = &transacted;
@@ -175,6 +176,30 @@ mod tests {
             point(2, 7),
             "the other incarnation is not observed"
         );
+    }
+
+    /// D4.
+    #[test]
+    fn a_transaction_writes_no_row_if_its_dependency_is_lost() {
+        simulated::run(async {
+            let world = World::new(1);
+            let keys = ["a", "b"].map(|row| Key::new("rows", row.as_bytes()));
+            let updates = || keys.clone().map(|key| Update::put(key, Vec::new())).into();
+            let mut begun = TrackedStore::new(world.key_value());
+            let written = begun.transact(updates()).await;
+            assert!(matches!(written, Ok(Transacted::Done { .. })));
+            world.fall_back();
+            let mut blind = begun.untracked();
+            let refused = begun.transact(updates()).await.expect_err("it is lost");
+            assert_eq!(refused.kind(), ErrorKind::Lost);
+            let mut now = TrackedStore::new(world.key_value());
+            for key in &keys {
+                assert_eq!(now.get(key).await.expect("no fault is injected"), None);
+            }
+            let written = blind.transact(updates()).await;
+            let is_done = matches!(written, Ok(Transacted::Done { .. }));
+            assert!(is_done, "the dependency refuses it, nothing else");
+        });
     }
 
     #[test]

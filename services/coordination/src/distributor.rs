@@ -56,7 +56,7 @@ use crate::{
     environment::{Environment, Parts},
     model::{SessionId, Zxid},
     queue_names::{self, LOG_PARTITION},
-    records::{Decided, LogEntry, Slot, UpdateAnswer, Wake, decode, encode},
+    records::{Decided, LogEntry, Slot, UpdateAnswer, Wake, decode, encode_sized},
     storage::{
         ephemerals,
         recent::Recent,
@@ -79,6 +79,9 @@ const SLOT_PATHS_PART: usize = 8;
 
 /// A slot ends once it has the maximum slot size divided by this. One more entry still fits.
 const SLOT_ENOUGH_PART: usize = 2;
+
+/// The length of most entries of a slot, in bytes. It only sizes a buffer.
+const ENTRY_BYTES: usize = 192;
 
 #[derive(Debug)]
 pub(crate) struct Distributor {
@@ -126,7 +129,7 @@ struct WarmState {
     items: TrackedStore,
     slot: u64,
     zxid: Zxid,
-    /// The cursors after the applied slots that are still in the log.
+    /// The cursors after the applied slots that this instance has appended and not trimmed.
     retained: VecDeque<Cursor>,
     applied: Applied,
     /// The znodes of the last slots. No other instance applies slots while this one holds the log.
@@ -262,7 +265,7 @@ impl Distributor {
         self.externalize_names(warm, ordered).await?;
         let numbered = self.numbered(warm, ordered).await?;
         let ordered = &ordered[..numbered.slot.entries.len()];
-        let encoded = encode(&numbered.slot);
+        let encoded = encoded(&numbered.slot);
         // The slot is computed from the decisions and from the znodes as they were read for it.
         warm.system.observe_now()?;
         if !self.env.breaks(Broken::NumbersByTheLogAlone) {
@@ -282,7 +285,7 @@ impl Distributor {
         self.remove_index_entries(ordered, &warm.system).await;
         self.collect_garbage(garbage, &mut warm.items).await?;
         for (path, node) in numbered.changes {
-            warm.nodes.set(&path, node);
+            warm.nodes.set(path, node);
         }
         warm.advance(step);
         trim(warm).await?;
@@ -369,10 +372,8 @@ impl Distributor {
             point: warm.items.point(),
         };
         let functions = &self.env.parts.functions;
-        functions
-            .invoke(queue_names::WATCH, encode(&wake))
-            .await
-            .map(|_| ())
+        let wake = encode_sized(&wake, 64 + wake.slot.len());
+        functions.invoke(queue_names::WATCH, wake).await.map(|_| ())
     }
 
     /// Becomes the distributor: seals the log, and finishes every slot that is not known to be
@@ -396,7 +397,7 @@ impl Distributor {
             items,
             slot: cursor.slot,
             zxid: cursor.zxid,
-            retained: self.retained(from).await?,
+            retained: VecDeque::new(),
             applied: Applied::default(),
             nodes: Recent::new(NODES_BYTES_MAX, Node::bytes_len),
             quotas: None,
@@ -410,28 +411,28 @@ impl Distributor {
             self.repeat_slot(&mut warm, slot).await?;
         }
         self.collect_garbage(&garbage, &mut warm.items).await?;
+        self.trim_for_others(&warm).await?;
         Ok(warm)
     }
 
-    /// The cursors after the slots in the log before `until`. Without these, instances that take
-    /// over often would never trim it.
-    async fn retained(&self, until: Cursor) -> Result<VecDeque<Cursor>> {
-        let mut retained = VecDeque::new();
-        if until.next.0 < SLOTS_TRIMMED as u64 {
-            // So few are left for the next takeover, which saves the calls of short logs.
-            return Ok(retained);
+    /// Trims the log if it has more slots than one instance retains. Otherwise instances that take
+    /// over often would never trim it. Reads only the slots that it removes.
+    async fn trim_for_others(&self, warm: &WarmState) -> Result<()> {
+        let start = self.log.start().await?;
+        let until = start.next.0 + SLOTS_TRIMMED as u64;
+        if until + SLOTS_RETAINED as u64 > warm.slot {
+            return Ok(());
         }
-        let mut from = self.log.start().await?;
-        while from.next < until.next {
-            let page = self.log.read(from, SLOTS_RETAINED).await?;
-            let slots = page.slots.iter().filter(|slot| slot.index < until.next);
-            retained.extend(slots.map(primitives::Slot::cursor));
+        let mut cursor = start;
+        while cursor.next.0 < until {
+            let slots_max = (until - cursor.next.0) as usize;
+            let page = self.log.read(cursor, slots_max).await?;
+            cursor = page.cursor;
             if page.is_tail {
                 break;
             }
-            from = page.cursor;
         }
-        Ok(retained)
+        warm.writer.trim(cursor).await
     }
 
     async fn observed_cursor(
@@ -476,12 +477,17 @@ impl Distributor {
     }
 }
 
+/// The encoded slot, in a buffer that seldom has to grow.
+fn encoded(slot: &Slot) -> Bytes {
+    encode_sized(slot, slot.entries.len() * ENTRY_BYTES)
+}
+
 /// The decided requests in these messages. A second attempt decodes them again, because it is rare.
 fn decided(deliveries: &[Delivery]) -> Result<Vec<Decided>> {
-    let bodies = deliveries.iter().map(|delivery| delivery.body.clone());
-    bodies
-        .flat_map(queue_names::unpacked)
-        .map(|record| decode(&record?, "a decided request"))
+    deliveries
+        .iter()
+        .flat_map(|delivery| queue_names::unpacked(&delivery.body))
+        .map(|record| decode(record?, "a decided request"))
         .collect()
 }
 

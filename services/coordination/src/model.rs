@@ -170,6 +170,19 @@ pub enum WatchMode {
     Recursive,
 }
 
+/// What a watch that is set again observes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watched {
+    /// The data of a znode that existed.
+    Data,
+    /// The creation of a znode that did not exist.
+    Existence,
+    /// The children of a znode.
+    Children,
+    /// The changes of a persistent watch.
+    Lasting(WatchMode),
+}
+
 /// The watches that a client removes or asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchKind {
@@ -253,11 +266,8 @@ pub enum Request {
     /// from now on.
     SetWatches {
         relative: Zxid,
-        data: Vec<String>,
-        exists: Vec<String>,
-        children: Vec<String>,
-        /// The persistent ones.
-        lasting: Vec<(WatchMode, String)>,
+        /// In the order in which they are set.
+        watches: Vec<(Watched, String)>,
     },
     /// Ends the session and deletes its ephemerals.
     Close,
@@ -294,22 +304,10 @@ impl Request {
             | Self::GetData { path, .. }
             | Self::GetChildren { path, .. } => path.len(),
             Self::Sync { path } => path.as_ref().map_or(0, String::len),
-            Self::SetWatches {
-                data,
-                exists,
-                children,
-                lasting,
-                ..
-            } => {
-                let path_len = |(mode, path): &(WatchMode, String)| size_of_val(mode) + path.len();
-                let lasting = lasting
-                    .iter()
-                    .map(|watch| size_of::<String>() + path_len(watch));
-                strings_len(data)
-                    + strings_len(exists)
-                    + strings_len(children)
-                    + lasting.sum::<usize>()
-            }
+            Self::SetWatches { watches, .. } => watches
+                .iter()
+                .map(|(_, path)| size_of::<(Watched, String)>() + path.len())
+                .sum(),
             Self::Ping | Self::WhoAmI | Self::Close | Self::Refuse(_) | Self::RefuseUpdate(_) => 0,
         }
     }
@@ -387,7 +385,7 @@ pub enum Response {
 
 impl Response {
     /// Size of its paths, data and names in bytes.
-    pub(crate) fn bytes_len(&self) -> usize {
+    pub fn bytes_len(&self) -> usize {
         match self {
             Self::Created { path, .. } => path.len(),
             Self::Data { data, .. } => data_len(data.as_ref()),

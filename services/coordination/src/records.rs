@@ -3,7 +3,7 @@
 //! Every record starts with a version byte, so that a later build can read the records of an
 //! earlier one. The encoding is postcard's.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use ports::{DurabilityPoint, Incarnation, key_value::Version};
 use primitives::RecordFormat;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -25,6 +25,11 @@ pub fn encode<T: Serialize>(record: &T) -> Bytes {
 /// Encodes a record of about `bytes_len` bytes, so that the buffer need not grow.
 pub fn encode_sized<T: Serialize>(record: &T, bytes_len: usize) -> Bytes {
     FORMAT.encode(record, bytes_len)
+}
+
+/// Encodes `record` after the bytes that `buffer` has.
+pub(crate) fn encode_at_end<T: Serialize>(buffer: &mut BytesMut, record: &T) {
+    FORMAT.encode_at_end(buffer, record);
 }
 
 /// Decodes a record that [`encode`] encoded.
@@ -338,17 +343,15 @@ impl Decided {
     }
 
     /// The data that it writes to znodes.
-    pub fn written(&self) -> Vec<Written<'_>> {
-        match &self.outcome {
-            Ok(Effect::Multi(parts)) => {
-                let effects = parts.iter().map(|part| &part.effect).enumerate();
-                effects
-                    .filter_map(|(part, effect)| effect.written(part as u32))
-                    .collect()
-            }
-            Ok(effect) => effect.written(0).into_iter().collect(),
-            Err(_) => Vec::new(),
-        }
+    pub fn written(&self) -> impl Iterator<Item = Written<'_>> {
+        let (parts, whole) = match &self.outcome {
+            Ok(Effect::Multi(parts)) => (parts.as_slice(), None),
+            Ok(effect) => (&[][..], effect.written(0)),
+            Err(_) => (&[][..], None),
+        };
+        let effects = parts.iter().map(|part| &part.effect).enumerate();
+        let of_parts = effects.filter_map(|(part, effect)| effect.written(part as u32));
+        of_parts.chain(whole)
     }
 }
 
@@ -479,11 +482,9 @@ impl Slot {
     }
 
     /// The entries with their zxids.
-    pub fn numbered(&self) -> impl Iterator<Item = (Zxid, &LogEntry)> {
-        self.entries
-            .iter()
-            .zip(self.first.0..)
-            .map(|(entry, zxid)| (Zxid(zxid), entry))
+    pub fn numbered(self) -> impl Iterator<Item = (Zxid, LogEntry)> {
+        let zxids = (self.first.0..).map(Zxid);
+        zxids.zip(self.entries)
     }
 }
 

@@ -435,7 +435,7 @@ impl Tail {
                     Ok(slot) => slot,
                     Err(error) => return error,
                 };
-                self.deliver(&slot, announced.point);
+                self.deliver(slot, announced.point);
                 position = LogPosition {
                     index: announced.index,
                     epoch: announced.epoch,
@@ -591,27 +591,26 @@ impl Tail {
     }
 
     /// Fires the watches of a slot's changes, and queues events and answers for their clients.
-    fn deliver(&self, slot: &Slot, point: DurabilityPoint) {
-        let mut eager = BTreeMap::new();
+    fn deliver(&self, slot: Slot, point: DurabilityPoint) {
+        let (mut eager, last) = (BTreeMap::new(), slot.last());
         {
             let mut registry = self.registry();
-            for (zxid, entry) in slot.numbered() {
-                for Change { kind, path, acl } in &entry.events {
-                    registry.keep_change(zxid, *kind, path, acl);
-                    let fired = registry.watches.fire(*kind, path);
+            for (zxid, mut entry) in slot.numbered() {
+                for Change { kind, path, acl } in std::mem::take(&mut entry.events) {
+                    let fired = registry.watches.fire(kind, &path);
                     let to_all = self.env.breaks(Broken::SendsEventsToAll);
-                    let acl = if to_all { &[] } else { acl.as_ref() };
-                    for session in registry.readers(fired, acl) {
-                        registry.put(
-                            session,
-                            ClientEvent::Event {
-                                zxid,
-                                kind: *kind,
-                                path: path.clone(),
-                            },
-                            &mut eager,
-                        );
+                    let shown_to = if to_all { &[] } else { acl.as_ref() };
+                    for session in registry.readers(fired, shown_to) {
+                        let path = path.clone();
+                        let event = ClientEvent::Event { zxid, kind, path };
+                        registry.put(session, event, &mut eager);
                     }
+                    registry.keep_change(DeliveredChange {
+                        zxid,
+                        kind,
+                        path,
+                        acl,
+                    });
                 }
                 let client = Connection {
                     session: entry.id.session,
@@ -627,10 +626,10 @@ impl Tail {
             let point = registry
                 .unconfirmed
                 .map_or(point, |(_, unconfirmed)| point.max(unconfirmed));
-            registry.unconfirmed = Some((slot.last(), point));
-            registry.delivered = slot.last();
+            registry.unconfirmed = Some((last, point));
+            registry.delivered = last;
         }
-        self.applied.send_replace(slot.last());
+        self.applied.send_replace(last);
         for event_queue in eager.into_values() {
             event_queue.wake();
         }
@@ -675,14 +674,14 @@ impl Handler for Tail {
 /// The event that the client of a session receives for one of its updates. An update without a
 /// request number has no recipient, for example one part of a session's end. The last part tells
 /// the client that the session is over.
-fn answer(zxid: Zxid, entry: &LogEntry) -> Option<ClientEvent> {
-    match (entry.request, &entry.answer) {
+fn answer(zxid: Zxid, entry: LogEntry) -> Option<ClientEvent> {
+    match (entry.request, entry.answer) {
         (0, Ok(UpdateAnswer::Closed)) => Some(ClientEvent::Expired),
         (0, _) => None,
         (request, answer) => Some(ClientEvent::Answer {
             zxid,
             request,
-            answer: answer.clone(),
+            answer,
         }),
     }
 }

@@ -207,8 +207,8 @@ struct Received {
 fn received(deliveries: &[Delivery]) -> (Vec<Received>, Option<(usize, ports::Error)>) {
     let mut received = Vec::with_capacity(deliveries.len());
     for (message, delivery) in deliveries.iter().enumerate() {
-        for record in queue_names::unpacked(delivery.body.clone()) {
-            match record.and_then(|record| decode(&record, "a request")) {
+        for record in queue_names::unpacked(&delivery.body) {
+            match record.and_then(|record| decode(record, "a request")) {
                 Ok(submitted) => received.push(Received {
                     message,
                     attempt: delivery.handle.attempt,

@@ -11,6 +11,7 @@
 //!            format ([format]); [timers], [queues] of clients, [dead_letters], and the stored reason of
 //!            a [failure]
 //!  figures   the service in numbers
+//!  stop      its end, also that of workflows
 //! ```
 //!
 //! Promises
@@ -52,6 +53,8 @@ pub mod manifest;
 mod port;
 mod routes;
 mod service;
+#[doc(hidden)]
+pub mod stop;
 
 pub use config::Parts;
 pub use cors::Cors;

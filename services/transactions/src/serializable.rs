@@ -14,8 +14,8 @@
 //!
 //! - [`model`] has the types. [`volume_store`] is the interface of one volume, and [`volumes`] that
 //!   of all volumes of a store.
-//! - [`model_volume`] is the reference in memory: the oracle for tests of the engine, and a volume
-//!   for tests of its users.
+//! - `contract`, which tests alone compile, is the suite that every volume passes. It has the
+//!   reference in memory: the oracle for tests of the engine, and a volume for tests of its users.
 //! - [`validate`] decides proposals and drafts the slot that does. [`apply`] computes the changes of
 //!   a proposal, and folds changes into values. [`slots`] encodes the slots of the log, and [`rows`]
 //!   has the keys and records that slots are installed into. All of them are pure.
@@ -28,12 +28,11 @@
 pub mod apply;
 #[cfg(any(test, feature = "contract"))]
 #[doc(hidden)]
-pub mod conformance;
+pub mod contract;
 pub(crate) mod deletion;
 mod lease_table;
 pub mod lock_table;
 pub mod model;
-pub mod model_volume;
 mod newest;
 mod objects;
 pub(crate) mod open_volumes;
@@ -49,7 +48,10 @@ pub mod volumes;
 
 use primitives::RecordFormat;
 
-pub use self::{model_volume::ModelVolume, volume_store::VolumeStore, volumes::Volumes};
+#[cfg(any(test, feature = "contract"))]
+#[doc(hidden)]
+pub use self::contract::{model_volume::ModelVolume, model_volumes::ModelVolumes};
+pub use self::{volume_store::VolumeStore, volumes::Volumes};
 
 /// The format of all records of volumes: slots, rows, and parts of stages.
 const FORMAT: RecordFormat = RecordFormat::new(1);

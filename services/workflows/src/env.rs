@@ -3,10 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use functions::stop::Stop;
 use ports::{Clock, Entropy};
 use primitives::{Backoff, Delays};
 
-use crate::{Broken, Options, stop::Stop};
+use crate::{Broken, Options};
 
 /// The waits between retries of a call to a store. There is no last attempt.
 pub(crate) const RETRY: Backoff = Backoff {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use functions::stop::Advance;
 use parking_lot::Mutex;
 use transactions::Engine;
 
@@ -20,7 +21,6 @@ use crate::{
     placement::Placement,
     run::Run,
     steps::AttemptRegistry,
-    stop::Advance,
     storage::{RunRow, Status},
 };
 

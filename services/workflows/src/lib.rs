@@ -64,7 +64,6 @@ mod same_json;
 mod scheduler;
 mod service;
 mod steps;
-mod stop;
 mod storage;
 
 pub use broken::Broken;

@@ -9,7 +9,7 @@ mod view;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use functions::manifest::workflow::Workflow;
+use functions::{manifest::workflow::Workflow, stop::Stop};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use ports::{Clock, Entropy, ErrorKind, LogThrottle, key_value::SharedKeyValue};
@@ -22,7 +22,6 @@ use crate::{
     placement::Placement,
     scheduler::{Claims, Scheduler, Tasks},
     steps::AttemptRegistry,
-    stop::Stop,
     storage::layout::RUN_ID_BYTES_MAX,
 };
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use coordination::{
     Client, Config,
     broken::Broken,
-    model::{Acl, Lifetime, Naming, Output, Request, Watching, Zxid},
+    model::{Acl, Lifetime, Naming, Output, Request, Watched, Watching, Zxid},
 };
 use ports::faults::Calm;
 use simulated::World;
@@ -114,18 +114,14 @@ fn events_of_watches_set_again_wait_for_capacity() {
         let service = started(&world, Arc::new(Calm), Config::default()).await;
         follow(&service);
         let mut client = connect(&service.gateway()).await.expect("a session");
-        let missing: Vec<String> = (0..WATCHES)
-            .map(|number| format!("/missing/{number:060}"))
+        let missing = (0..WATCHES)
+            .map(|number| (Watched::Data, format!("/missing/{number:060}")))
             .collect();
-        let (exists, children) = (vec![], vec![]);
         client.submit(
             1,
             Request::SetWatches {
                 relative: Zxid(0),
-                data: missing,
-                exists,
-                children,
-                lasting: vec![],
+                watches: missing,
             },
         );
         let (outputs, most) = replies_up_to(&mut client, 1).await;

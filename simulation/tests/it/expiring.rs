@@ -331,8 +331,10 @@ async fn requests_behind_a_stopped_writer(checks: u32, mutant: Option<Broken>) -
     functions.arm_queue(trigger).await.expect("a calm world");
     wait(&world, &mut client, CHECK_PERIOD).await;
     assert!(is_index_empty(&world).await);
-    let messages = waiting.expect("a calm world").into_iter();
-    let requests = messages.flat_map(|message| queue_names::unpacked(message.body));
+    let messages = waiting.expect("a calm world");
+    let requests = messages
+        .iter()
+        .flat_map(|message| queue_names::unpacked(&message.body));
     requests.count()
 }
 

@@ -13,7 +13,7 @@ use std::{
 use coordination::{
     Config,
     broken::Broken,
-    model::{EventKind, Lifetime, Output, Request},
+    model::{EventKind, Lifetime, Output, Request, Watched},
 };
 use ports::faults::{Calm, Fault, FaultSchedule};
 use simulated::{Options, World};
@@ -85,13 +85,10 @@ async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
     }
     let relative = gateway.applied();
     let mut client = connect(&gateway).await.expect("a session");
-    let data = vec!["/a".into(), "/b".into()];
+    let watches = ["/a", "/b"].map(|path| (Watched::Data, path.to_owned()));
     let again = Request::SetWatches {
         relative,
-        data,
-        exists: vec![],
-        children: vec![],
-        lasting: vec![],
+        watches: watches.into(),
     };
     let setting = slow.during(shown(&mut client, again));
     let changing = async {
@@ -149,12 +146,10 @@ fn many_watches_are_set_again_amid_changes_that_never_pause() {
         }
         let relative = gateway.applied();
         let mut client = connect(&gateway).await.expect("a session");
+        let watches = paths.iter().map(|path| (Watched::Data, path.clone()));
         let again = Request::SetWatches {
             relative,
-            data: paths.clone(),
-            exists: vec![],
-            children: vec![],
-            lasting: vec![],
+            watches: watches.collect(),
         };
         let changing = async {
             // Each of them changes every ten reads, and one during every read.
@@ -208,13 +203,9 @@ fn setting_watches_again_is_answered_at_the_zxid_it_read() {
         let setting = async {
             // It is applied, and will be durable in a second.
             world.clock().sleep(LOOK).await;
-            let exists = vec!["/a".into()];
             let again = Request::SetWatches {
                 relative,
-                data: vec![],
-                exists,
-                children: vec![],
-                lasting: vec![],
+                watches: vec![(Watched::Existence, "/a".into())],
             };
             zxid(&mut client, again).await
         };
@@ -251,13 +242,10 @@ fn watches_are_set_again_although_every_read_is_outdated() {
         }
         let relative = gateway.applied();
         let mut client = connect(&gateway).await.expect("a session");
-        let data = vec!["/b".into(), "/a".into()];
+        let watches = ["/b", "/a"].map(|path| (Watched::Data, path.to_owned()));
         let again = Request::SetWatches {
             relative,
-            data,
-            exists: vec![],
-            children: vec![],
-            lasting: vec![],
+            watches: watches.into(),
         };
         let changing = async {
             loop {

@@ -43,6 +43,7 @@ use super::{
     transfer::{self, Counts, Directory, STEP_BYTES, Volume},
     xattrs::{self, Xattrs},
 };
+use crate::commands::progress;
 
 /// The entries of a directory that are read in one call.
 const ENTRIES_AT_ONCE: usize = 1_000;
@@ -98,7 +99,7 @@ pub(super) async fn export(volume: &Volume, from: &Directory, to: &Path) -> anyh
         files: volume.files.clone(),
         slot,
         counts: Counts::default(),
-        bar: transfer::bar(0),
+        bar: progress::bytes(Some(0)),
     });
     let exported = exporter.clone().all(from, to).await;
     let unpinned = volume.store.unpin(&pin).await;

@@ -29,6 +29,7 @@ use super::{
     transfer::{self, Counts, Directory, STEP_BYTES, Volume},
     xattrs,
 };
+use crate::commands::progress;
 
 /// The source and the target of a copy.
 #[derive(Debug, Args)]
@@ -80,7 +81,7 @@ pub(super) async fn import(volume: &Volume, from: &Path, to: &Directory) -> anyh
     let importer = Arc::new(Importer {
         files: volume.files.clone(),
         counts: Counts::default(),
-        bar: transfer::bar(bytes),
+        bar: progress::bytes(Some(bytes)),
     });
     let mut top = Ino::ROOT;
     for name in to.names() {

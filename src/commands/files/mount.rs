@@ -16,15 +16,12 @@ use in_process::{SystemClock, SystemEntropy};
 use nix::unistd::{getgid, getuid};
 use ports::{Clock, Entropy};
 use serde_json::json;
-use tokio::{
-    runtime::{self, Handle},
-    signal::unix::{Signal, SignalKind, signal},
-    task::spawn_blocking,
-};
+use tokio::{runtime::Handle, task::spawn_blocking};
 use tracing_subscriber::filter::LevelFilter;
 use transactions::serializable::{model::SessionId, volumes::VolumeName};
 
 use super::server::{Place, Server};
+use crate::commands::{runtime, signals::Stop};
 
 /// The permissions of the root directory of a volume that has none yet.
 const ROOT_MODE: u32 = 0o755;
@@ -61,11 +58,7 @@ impl Mount {
             .with_max_level(LevelFilter::INFO)
             .with_target(false)
             .init();
-        let runtime = runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .context("the runtime could not be started")?;
-        runtime.block_on(self.serve())
+        runtime()?.block_on(self.serve())
     }
 
     async fn serve(&self) -> anyhow::Result<ExitCode> {
@@ -135,25 +128,6 @@ impl Mount {
             format!("{line}\n")
         } else {
             format!("mounted {} on {directory}\n", self.volume)
-        }
-    }
-}
-
-/// The signals that end a mount.
-struct Stop([Signal; 2]);
-
-impl Stop {
-    fn listen() -> io::Result<Self> {
-        let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
-        Ok(Self([signal(terminate)?, signal(interrupt)?]))
-    }
-
-    /// Returns when the next signal arrives.
-    async fn asked(&mut self) {
-        let [terminate, interrupt] = &mut self.0;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
         }
     }
 }

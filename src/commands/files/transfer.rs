@@ -19,14 +19,14 @@ use files::{
     model::{Access, Time},
 };
 use in_process::{SystemClock, SystemEntropy};
-use indicatif::{ProgressBar, ProgressStyle};
 use nix::unistd::{getgid, getuid};
 use ports::Entropy as _;
 use serde_json::json;
-use tokio::{runtime, task::JoinSet};
+use tokio::task::JoinSet;
 use transactions::serializable::{VolumeStore, model::SessionId, volumes::VolumeName};
 
 use super::server::{Place, Server};
+use crate::commands::runtime;
 
 /// How many files are copied at the same time.
 const FILES_AT_ONCE: usize = 8;
@@ -145,24 +145,11 @@ impl Counts {
     }
 }
 
-/// A bar on stderr, if that is a terminal.
-pub(super) fn bar(bytes: u64) -> ProgressBar {
-    let template = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-    let bar = ProgressBar::new(bytes);
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
-}
-
 /// Runs a command to its end.
 pub(super) fn run(
     work: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
-    let runtime = runtime::Builder::new_multi_thread().enable_all().build();
-    runtime
-        .context("the runtime could not be started")?
-        .block_on(work)
+    runtime()?.block_on(work)
 }
 
 /// Runs `work` on all items, several at the same time. Ends at the first error.

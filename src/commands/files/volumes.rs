@@ -1,7 +1,6 @@
 //! The commands for whole volumes.
 
 use std::{
-    fmt::Write as _,
     io::{self, IsTerminal as _, Write as _},
     process::ExitCode,
 };
@@ -10,16 +9,15 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use nix::unistd::{getgid, getuid};
 use serde::Deserialize;
-use serde_json::{json, value::RawValue};
+use serde_json::json;
 
 use super::size::{Bound, Size, shown};
 use crate::commands::{
-    instant, print, print_aside,
+    instant, listing, print, print_aside,
     request::{Request, Target, parsed, segment},
 };
 
 const A_VOLUME: &str = "a volume";
-const A_LIST: &str = "a list of volumes";
 const SNAPSHOTS: &str = "a list of snapshots";
 
 /// A volume of a server.
@@ -142,13 +140,8 @@ struct Listed {
 }
 
 #[derive(Debug, Deserialize)]
-struct Volumes {
-    volumes: Vec<Box<RawValue>>,
-}
-
-#[derive(Debug, Deserialize)]
 struct Snapshots {
-    snapshots: Vec<Box<RawValue>>,
+    snapshots: Vec<Named>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -170,19 +163,12 @@ impl Create {
 
 impl List {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
-        let body = self.target.get("/v1/volumes")?;
-        let Volumes { volumes } = parsed(body.as_bytes(), A_LIST)?;
-        let mut text = String::new();
-        for volume in &volumes {
-            if self.json {
-                writeln!(text, "{volume}")?;
-                continue;
-            }
-            let listed: Listed = parsed(volume.get().as_bytes(), A_LIST)?;
+        let path = |_: Option<&str>| "/v1/volumes".to_owned();
+        let line = |listed: Listed| {
             let (name, bytes) = (&listed.name, shown(listed.bytes));
-            writeln!(text, "{name:<32} {bytes:>12} of {}", bound(&listed))?;
-        }
-        print(&text)
+            format!("{name:<32} {bytes:>12} of {}", bound(&listed))
+        };
+        listing::print_all(&self.target, "a list of volumes", self.json, path, line)
     }
 }
 
@@ -215,30 +201,16 @@ impl Show {
         print(&text)
     }
 
-    fn snapshots(&self) -> anyhow::Result<Vec<Box<RawValue>>> {
+    fn names(&self) -> anyhow::Result<Vec<String>> {
         let body = self.volume.target.get(&self.volume.path("/snapshots"))?;
         let Snapshots { snapshots } = parsed(body.as_bytes(), SNAPSHOTS)?;
-        Ok(snapshots)
-    }
-
-    fn names(&self) -> anyhow::Result<Vec<String>> {
-        let snapshots = self.snapshots()?;
-        let name = |snapshot: &RawValue| -> anyhow::Result<String> {
-            let Named { name } = parsed(snapshot.get().as_bytes(), SNAPSHOTS)?;
-            Ok(name)
-        };
-        snapshots.iter().map(|one| name(one)).collect()
+        Ok(snapshots.into_iter().map(|Named { name }| name).collect())
     }
 
     fn list_snapshots(&self) -> anyhow::Result<ExitCode> {
-        let lines = if self.json {
-            let snapshots = self.snapshots()?;
-            snapshots.iter().map(ToString::to_string).collect()
-        } else {
-            self.names()?
-        };
-        let lines = lines.iter().map(|line| format!("{line}\n"));
-        print(&lines.collect::<String>())
+        let path = |_: Option<&str>| self.volume.path("/snapshots");
+        let line = |Named { name }| name;
+        listing::print_all(&self.volume.target, SNAPSHOTS, self.json, path, line)
     }
 }
 

@@ -27,6 +27,7 @@ use tokio::{
 use zookeeper_frontend::framing::Frames;
 
 use super::protocol::{self, AUTH_XID, Code, OK, PING_XID, Reply, Request, SESSION_EXPIRED};
+use crate::settings::is_host_and_port;
 
 /// The session timeout that is requested. The server may answer another one.
 const SESSION_MS: i32 = 30_000;
@@ -66,22 +67,11 @@ impl FromStr for Hosts {
             !text.contains('/'),
             "give HOST:PORT or {TLS}HOST:PORT, and a chroot by --path"
         );
-        let hosts = text.split(',').map(|host| {
-            let parts = host.rsplit_once(':');
-            let is_whole = parts.is_some_and(|(name, port)| {
-                !name.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
-            });
-            ensure!(is_whole, "give HOST:PORT, as in 10.0.0.7:2181");
-            let is_one = parts.is_some_and(|(name, _)| {
-                !name.contains(':') || (name.starts_with('[') && name.ends_with(']'))
-            });
-            ensure!(
-                is_one,
-                "write an IPv6 address in brackets, as in [::1]:2181"
-            );
-            Ok(host.to_owned())
-        });
-        let hosts = hosts.collect::<anyhow::Result<_>>()?;
+        let hosts: Vec<_> = text.split(',').map(str::to_owned).collect();
+        ensure!(
+            hosts.iter().all(|host| is_host_and_port(host)),
+            "give HOST:PORT, as in 10.0.0.7:2181 or [::1]:2181"
+        );
         Ok(Self { is_tls, hosts })
     }
 }
@@ -440,6 +430,8 @@ mod tests {
             "a:1,",
             "a:1/chroot",
             "a:65536",
+            "::1:2181",
+            "u@a:1",
         ] {
             Hosts::from_str(wrong).expect_err(wrong);
         }

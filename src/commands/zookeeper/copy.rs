@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use http_client::Trust;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use tokio::runtime;
 
 use super::{
@@ -19,12 +19,14 @@ use super::{
     walk::{QUOTAS, RESERVED, Walk},
 };
 use crate::{
-    commands::request,
+    commands::{progress, request},
     settings::{self, Listen},
 };
 
 /// The most passes. After them the source still changes, and the command says so.
 const PASSES_MAX: u32 = 10;
+/// The progress of a pass.
+const BAR: &str = "pass {prefix} {wide_bar} {pos} of {len} znodes, {per_sec}, {eta} left";
 
 /// The two sides and what is copied.
 #[derive(Debug, Args)]
@@ -114,19 +116,16 @@ impl Copy {
             name: "source",
             hosts: self.from.clone(),
             trust: self.trust(
+                "from",
                 &self.from,
-                (self.from_cert.as_deref(), "--from-cert"),
-                (self.from_key.as_deref(), "--from-key"),
+                self.from_cert.as_deref(),
+                self.from_key.as_deref(),
             )?,
             credentials: self.from_auth.clone(),
         };
         let to = Side {
             name: "target",
-            trust: self.trust(
-                &to,
-                (self.to_cert.as_deref(), "--to-cert"),
-                (self.to_key.as_deref(), "--to-key"),
-            )?,
+            trust: self.trust("to", &to, self.to_cert.as_deref(), self.to_key.as_deref())?,
             hosts: to,
             credentials: self.to_auth.clone(),
         };
@@ -160,29 +159,29 @@ impl Copy {
         })
     }
 
+    /// What proves the identities of the two ends. `side` begins the names of the options.
     fn trust(
         &self,
+        side: &str,
         hosts: &Hosts,
-        (certificate, certificate_named): (Option<&Path>, &str),
-        (key, key_named): (Option<&Path>, &str),
+        certificate: Option<&Path>,
+        key: Option<&Path>,
     ) -> anyhow::Result<Trust> {
-        if !hosts.is_tls {
-            for (file, named) in [(certificate, certificate_named), (key, key_named)] {
-                ensure!(
-                    file.is_none(),
-                    "{named}: {hosts} has no TLS; write tls://{hosts}, or leave the option out"
-                );
-            }
-            return Ok(Trust::default());
-        }
+        let named = format!("--{side}-cert");
         ensure!(
             certificate.is_some() || key.is_none(),
-            "{key_named}: give its certificate too, by {certificate_named}"
+            "--{side}-key: give its certificate too, by {named}"
         );
-        let identity = certificate.map(|certificate| (certificate, key, certificate_named));
+        ensure!(
+            certificate.is_none() || hosts.is_tls,
+            "{named}: {hosts} has no TLS; write tls://{hosts}, or leave the option out"
+        );
+        if !hosts.is_tls {
+            return Ok(Trust::default());
+        }
         request::trust(&request::Given {
             ca: self.tls_ca.as_deref().map(|ca| (ca, "--tls-ca")),
-            identity,
+            identity: certificate.map(|certificate| (certificate, key, &*named)),
         })
     }
 
@@ -218,7 +217,8 @@ impl Copy {
             for side in [&walk.from, &walk.to] {
                 side.call(Request::sync(path)).await?;
             }
-            let bar = bar(total, pass);
+            let bar = ProgressBar::new(total).with_prefix(pass.to_string());
+            let bar = progress::styled(bar, BAR);
             for top in &tops {
                 walk.pass(top, &bar).await?;
             }
@@ -245,16 +245,6 @@ impl Copy {
         } else {
             0
         })
-    }
-}
-
-/// A bar on stderr, if that is a terminal.
-fn bar(total: u64, pass: u32) -> ProgressBar {
-    let template = "pass {prefix} {wide_bar} {pos} of {len} znodes, {per_sec}, {eta} left";
-    let bar = ProgressBar::new(total).with_prefix(pass.to_string());
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }
 

@@ -144,7 +144,7 @@ fn read_file(path: &Path) -> anyhow::Result<BTreeMap<String, Kind>> {
     read.context("it is not a whole snapshot of ZooKeeper (plain or gzip)")
 }
 
-fn read_snapshot(mut snapshot: impl Read) -> anyhow::Result<BTreeMap<String, Kind>> {
+pub(super) fn read_snapshot(mut snapshot: impl Read) -> anyhow::Result<BTreeMap<String, Kind>> {
     let from = &mut snapshot;
     ensure!(&array(from)? == b"ZKSN", "it begins otherwise");
     skip(from, 4 + 8)?; // version, database

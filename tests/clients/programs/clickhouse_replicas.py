@@ -1,19 +1,14 @@
 """Two ClickHouse servers with a replicated table, coordinated through ZooKeeper. `make test-zookeeper-programs` runs it."""
 
 import signal
-import socket
 import subprocess
 
 import pytest
 
+import ports
 import waiting
 
 ROWS = 1000
-
-
-def _free_port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 class Replica:
@@ -22,7 +17,7 @@ class Replica:
     def __init__(self, directory, name, zookeeper):
         self.directory = directory / name
         self.directory.mkdir()
-        self.tcp, self.http, self.interserver = _free_port(), _free_port(), _free_port()
+        self.tcp, self.http, self.interserver = ports.free(), ports.free(), ports.free()
         host, port = zookeeper.hosts.split(":")
         (self.directory / "users.xml").write_text(
             "<yandex><profiles><default><max_memory_usage>1000000000</max_memory_usage></default></profiles><users><default>"

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+import ports
 import server as servers
 import waiting
 
@@ -19,8 +20,7 @@ class Broker:
     def __init__(self, directory, zookeeper):
         self.zookeeper = zookeeper
         self.log = open(directory / "broker.log", "ab")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = ports.free()
         self.settings = directory / "server.properties"
         self.settings.write_text(
             f"broker.id=0\nlisteners=PLAINTEXT://127.0.0.1:{self.port}\nlog.dirs={directory}/messages\n"

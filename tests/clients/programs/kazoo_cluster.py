@@ -7,13 +7,13 @@ cluster is one server of ours, and leaves out the tests that `kazoo_excluded.txt
 import os
 import pathlib
 import shutil
-import socket
 import sys
 import tempfile
 import types
 
 import pytest
 
+import ports
 import redis_server
 import server as servers
 
@@ -29,8 +29,7 @@ SUPER_DIGEST = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="
 
 def _secured(server):
     """Gives a server of Landfast a port with TLS, which asks for certificates, and the super account."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        server.secure_port = free.getsockname()[1]
+    server.secure_port = ports.free()
     server.variables = {
         "LANDFAST_ZOOKEEPER_SECURE_LISTEN": f"127.0.0.1:{server.secure_port}",
         "LANDFAST_TLS_CERT": f"{CERTIFICATES}/server.pem",

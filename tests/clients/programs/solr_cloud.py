@@ -1,11 +1,11 @@
 """A node of SolrCloud, which keeps its collections in ZooKeeper. `make test-zookeeper-programs` runs it."""
 
 import signal
-import socket
 import subprocess
 
 import pytest
 
+import ports
 import server as servers
 import waiting
 
@@ -22,8 +22,7 @@ class Node:
         self.home.mkdir()
         (self.home / "solr.xml").write_text(SOLR_XML)
         self.hosts = f"{zookeeper.hosts}/solr"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = ports.free()
         self.output = self.home / "output.log"
         self.process = None
 

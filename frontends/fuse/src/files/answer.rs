@@ -1,15 +1,13 @@
 //! Answers of the file service as replies to the kernel.
 
 use bytes::Bytes;
-use files::model::{Attributes, Space, Time};
+use files::model::{Attributes, Space};
 
 use crate::{
     handler::Responder,
     wire::{self, DirectoryList, Errno, FileSystemUsage, Opened, Reply},
 };
 
-/// The bytes of a block in `st_blocks`.
-const STAT_BLOCK_BYTES: u64 = 512;
 /// The size that `df -i` shows: inode numbers do not run out.
 const INODES: u64 = 1 << 40;
 
@@ -41,22 +39,14 @@ impl From<files::Errno> for Errno {
     }
 }
 
-fn time(time: Time) -> wire::Time {
-    wire::Time {
-        seconds: time.seconds,
-        nanoseconds: time.nanoseconds,
-    }
-}
-
 pub(super) fn attributes(of: &Attributes, block_bytes: u32) -> wire::Attributes {
     wire::Attributes {
         inode: of.ino.0,
         size: of.size,
-        // Holes count, since their number would cost a scan.
-        blocks: of.size.div_ceil(STAT_BLOCK_BYTES),
-        atime: time(of.atime),
-        mtime: time(of.mtime),
-        ctime: time(of.ctime),
+        blocks: of.blocks(),
+        atime: of.atime,
+        mtime: of.mtime,
+        ctime: of.ctime,
         mode: of.kind.type_bits() | of.access.mode,
         links: u32::try_from(of.links).unwrap_or(u32::MAX),
         uid: of.access.uid,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use files::{
     Ino,
-    model::{Access, Attributes, Kind, Privileges, RenameMode, SetAttributes, SetTime, Time},
+    model::{Access, Attributes, Kind, Privileges, RenameMode, SetAttributes},
 };
 use futures_util::future::FutureExt as _;
 use nix::libc;
@@ -14,7 +14,7 @@ use super::{
     Creator, Node,
     answer::{Answer, Outcome},
 };
-use crate::wire::{self, Entry, Errno, Opened, Reply, SetAttr};
+use crate::wire::{Entry, Errno, Opened, Reply, SetAttr};
 
 /// Defines calls that make a name: they run `$make` and return the attributes of the new inode.
 macro_rules! makers {
@@ -266,20 +266,13 @@ impl Node {
 }
 
 fn set_attributes(set: SetAttr) -> SetAttributes {
-    let time = |time: wire::SetTime| match time {
-        wire::SetTime::Now => SetTime::Now,
-        wire::SetTime::At(time) => SetTime::To(Time {
-            seconds: time.seconds,
-            nanoseconds: time.nanoseconds,
-        }),
-    };
     SetAttributes {
         mode: set.mode,
         uid: set.uid,
         gid: set.gid,
         size: set.size,
-        atime: set.atime.map(time),
-        mtime: set.mtime.map(time),
+        atime: set.atime,
+        mtime: set.mtime,
         privileges: privileges(set.kills_privileges),
     }
 }

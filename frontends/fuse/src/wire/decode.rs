@@ -336,7 +336,7 @@ fn set_attr(from: &mut Reader<'_>) -> Result<SetAttr, Fault> {
         if has(bit) && has(now) {
             return Ok(Some(SetTime::Now));
         }
-        Ok(time(index, bit)?.map(SetTime::At))
+        Ok(time(index, bit)?.map(SetTime::To))
     };
     Ok(SetAttr {
         mode: has(0).then_some(mode),

@@ -1,5 +1,7 @@
 //! The requests of the kernel, as values that borrow from the buffer that was read.
 
+pub use files::model::{SetTime, Time};
+
 /// A request of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
@@ -175,24 +177,6 @@ impl Forgets<'_> {
         let pairs = self.0.chunks_exact(16);
         pairs.map(move |pair| (number(&pair[..8]), number(&pair[8..])))
     }
-}
-
-/// A moment since 1970. Earlier ones have negative seconds, and nanoseconds that count forward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Time {
-    /// Seconds since 1970.
-    pub seconds: i64,
-    /// Nanoseconds after the second, below 1,000,000,000.
-    pub nanoseconds: u32,
-}
-
-/// A new time of an inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetTime {
-    /// The time at which the request is handled.
-    Now,
-    /// This time.
-    At(Time),
 }
 
 /// The attributes that a SETATTR changes; the others stay.

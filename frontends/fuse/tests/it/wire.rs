@@ -248,7 +248,7 @@ fn attributes_change_only_where_a_bit_says_so() {
     // Half a second before 1970.
     let early = shown(4, &set_attr_body(1 << 4));
     assert!(
-        early.contains("At(Time { seconds: -1, nanoseconds: 500000000 })"),
+        early.contains("To(Time { seconds: -1, nanoseconds: 500000000 })"),
         "{early}"
     );
 }

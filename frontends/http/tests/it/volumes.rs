@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http_frontend::{Config, Limits, Services, Status};
 use in_process::{SystemClock, SystemEntropy};
 use serde_json::{Value, json};
-use transactions::serializable::volumes::ModelVolumes;
+use transactions::serializable::ModelVolumes;
 
 use crate::{Fixture, body, code, document, engine::Engine, problem};
 

@@ -8,7 +8,7 @@ use std::sync::{
 use transactions::{
     Error,
     serializable::{
-        VolumeStore, Volumes, conformance as suite,
+        VolumeStore, Volumes, contract as suite,
         model::{At, BlockBytes, KeyRange, PageLimits, PinName, Slot, StageId, Usage},
         volumes::VolumeName,
     },

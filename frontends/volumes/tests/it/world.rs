@@ -13,12 +13,12 @@ use tokio::{
 use transactions::{
     Error, Result,
     serializable::{
-        VolumeStore, Volumes,
+        ModelVolumes, VolumeStore, Volumes,
         model::{
             At, BlockBytes, Granted, Key, Lock, LockBytes, LockFamily, LockMode, Owner, Proposal,
             ProposalId, SessionId, Slot, Wait, Write, Writes,
         },
-        volumes::{ModelVolumes, VolumeInfo, VolumeName, VolumeSettings},
+        volumes::{VolumeInfo, VolumeName, VolumeSettings},
     },
 };
 use volumes_frontend::{

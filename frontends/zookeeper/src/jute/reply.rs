@@ -3,10 +3,10 @@
 //! An error has no body. An event is a reply with xid -1. Its zxid is that of the change that fired
 //! it, or -1 for an event that was found missed when watches were set again.
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use coordination::{
     Error,
-    model::{Acl, EventKind, Identity, Response, Zxid},
+    model::{EventKind, Response, Zxid},
 };
 
 use super::{FrameWriter, Operation};
@@ -21,7 +21,6 @@ pub const NO_ZXID: Zxid = Zxid(-1);
 const HEADER_BYTES: usize = 16;
 /// In the header of a failed part, and in the one after the last part.
 const NO_OPCODE: i32 = -1;
-const PART_HEADER_BYTES: usize = 9;
 /// `SyncConnected`, the only possible state of a server that answers.
 const STATE_CONNECTED: i32 = 3;
 
@@ -50,7 +49,8 @@ pub fn encode(
             return frame.finish();
         }
     };
-    let mut frame = FrameWriter::begin(buffer, HEADER_BYTES + body_bytes(response));
+    let body_bytes = FrameWriter::LENGTH_BYTES + FrameWriter::STAT_BYTES + response.bytes_len();
+    let mut frame = FrameWriter::begin(buffer, HEADER_BYTES + body_bytes);
     frame.reply_header(xid, zxid.0, error_codes::OK);
     body(&mut frame, operation, parts, response);
     frame.finish();
@@ -152,49 +152,4 @@ fn results_of_parts(
         }
     }
     header(frame, NO_OPCODE, true, -1);
-}
-
-/// The largest possible size of the body, so that the buffer grows at most once.
-fn body_bytes(response: &Response) -> usize {
-    const LENGTH: usize = FrameWriter::LENGTH_BYTES;
-    const STAT: usize = FrameWriter::STAT_BYTES;
-    match response {
-        Response::Created { path, .. } => LENGTH + path.len() + STAT,
-        Response::Synced { path } => LENGTH + path.as_deref().map_or(0, str::len),
-        Response::Stat(_) => STAT,
-        Response::Data { data, .. } => LENGTH + data.as_ref().map_or(0, Bytes::len) + STAT,
-        Response::Children { children, .. } => {
-            LENGTH
-                + STAT
-                + children
-                    .iter()
-                    .map(|child| LENGTH + child.len())
-                    .sum::<usize>()
-        }
-        Response::Acl { acl, .. } => {
-            let of_entry = |entry: &Acl| 3 * LENGTH + entry.scheme.len() + entry.id.len();
-            LENGTH + STAT + acl.iter().map(of_entry).sum::<usize>()
-        }
-        Response::Identities(identities) => {
-            let of_one = |one: &Identity| 2 * LENGTH + one.scheme.len() + one.id.len();
-            LENGTH + identities.iter().map(of_one).sum::<usize>()
-        }
-        Response::Ephemerals(paths) => {
-            LENGTH + paths.iter().map(|path| LENGTH + path.len()).sum::<usize>()
-        }
-        Response::Multi(results) => {
-            let of_part = |result: &Result<Response, Error>| {
-                PART_HEADER_BYTES + result.as_ref().map_or(LENGTH, body_bytes)
-            };
-            PART_HEADER_BYTES + results.iter().map(of_part).sum::<usize>()
-        }
-        Response::Count(_) | Response::WatchAdded => LENGTH,
-        Response::Deleted
-        | Response::Checked
-        | Response::Authenticated
-        | Response::WatchesRemoved
-        | Response::Pong
-        | Response::WatchesSet
-        | Response::Closed => 0,
-    }
 }

@@ -5,7 +5,7 @@
 
 use coordination::{
     Error,
-    model::{Lifetime, Naming, Request, WatchKind, WatchMode, Watching, Zxid},
+    model::{Lifetime, Naming, Request, WatchKind, WatchMode, Watched, Watching, Zxid},
 };
 
 use super::{Malformed, Operation, Reader};
@@ -125,18 +125,15 @@ fn hide_x509(request: &mut Request) {
 }
 
 fn is_update(operation: Operation) -> bool {
-    matches!(
-        operation,
-        Operation::Create
-            | Operation::Create2
-            | Operation::CreateContainer
-            | Operation::CreateTtl
-            | Operation::Delete
-            | Operation::SetData
-            | Operation::SetAcl
-            | Operation::Check
-            | Operation::Reconfigure
-    )
+    operation.creates()
+        || matches!(
+            operation,
+            Operation::Delete
+                | Operation::SetData
+                | Operation::SetAcl
+                | Operation::Check
+                | Operation::Reconfigure
+        )
 }
 
 fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malformed> {
@@ -384,23 +381,16 @@ fn paths<'frame>(
 /// Clients send the form with persistent watches (`setWatches2`) only if they have some.
 fn set_watches(frame: &mut Reader<'_>, has_persistent: bool) -> Result<Request, Malformed> {
     let relative = Zxid(frame.long()?);
-    let [data, exists, children] = [
-        paths(frame, Reader::path)?,
-        paths(frame, Reader::path)?,
-        paths(frame, Reader::path)?,
-    ];
-    let mut lasting = Vec::new();
+    let mut watches = Vec::new();
+    for watched in [Watched::Data, Watched::Existence, Watched::Children] {
+        let paths = paths(frame, Reader::path)?;
+        watches.extend(paths.into_iter().map(|path| (watched, path)));
+    }
     if has_persistent {
         for mode in [WatchMode::Persistent, WatchMode::Recursive] {
             let paths = paths(frame, watched_path)?;
-            lasting.extend(paths.into_iter().map(|path| (mode, path)));
+            watches.extend(paths.into_iter().map(|path| (Watched::Lasting(mode), path)));
         }
     }
-    Ok(Request::SetWatches {
-        relative,
-        data,
-        exists,
-        children,
-        lasting,
-    })
+    Ok(Request::SetWatches { relative, watches })
 }

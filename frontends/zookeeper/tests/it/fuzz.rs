@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use coordination::{
     Error,
-    model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watching, Zxid},
+    model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watched, Watching, Zxid},
 };
 use fastrand::Rng;
 use zookeeper_frontend::jute::{Reader, request};
@@ -208,18 +208,20 @@ fn some_request(rng: &mut Rng) -> Request {
         6 => Request::Sync { path: Some(path) },
         7 => Request::Ping,
         8 => {
-            let mut texts = || (0..rng.u8(0..40)).map(|_| text(rng)).collect::<Vec<_>>();
-            let (data, exists, children) = (texts(), texts(), texts());
-            let lasting = texts()
-                .into_iter()
-                .map(|path| (WatchMode::Recursive, path))
-                .collect();
+            let kinds = [
+                Watched::Data,
+                Watched::Existence,
+                Watched::Children,
+                Watched::Lasting(WatchMode::Recursive),
+            ];
+            let watches = kinds.into_iter().flat_map(|watched| {
+                let paths = (0..rng.u8(0..40)).map(|_| (watched, text(rng)));
+                paths.collect::<Vec<_>>()
+            });
+            let watches = watches.collect();
             Request::SetWatches {
                 relative: Zxid(rng.i64(..)),
-                data,
-                exists,
-                children,
-                lasting,
+                watches,
             }
         }
         9 => Request::Close,

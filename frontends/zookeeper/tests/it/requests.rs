@@ -1,6 +1,8 @@
 //! Clients' requests, encoded a second time and independently of the server's reader.
 
-use coordination::model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watching};
+use coordination::model::{
+    Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watched, Watching,
+};
 
 /// The bytes of a frame with its length field.
 pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
@@ -58,32 +60,26 @@ fn parts(requests: &[Request], newer: bool) -> Vec<u8> {
 }
 
 fn set_watches(request: &Request, newer: bool) -> (i32, Vec<u8>) {
-    let Request::SetWatches {
-        relative,
-        data,
-        exists,
-        children,
-        lasting,
-    } = request
-    else {
+    let Request::SetWatches { relative, watches } = request else {
         unreachable!("the caller checks");
     };
-    let of_mode = |mode| {
-        let of_mode = lasting.iter().filter(|(of, _)| *of == mode);
-        let paths: Vec<_> = of_mode.map(|(_, path)| path.clone()).collect();
+    let of = |watched| {
+        let of = watches.iter().filter(|(of, _)| *of == watched);
+        let paths: Vec<_> = of.map(|(_, path)| path.clone()).collect();
         strings(&paths)
     };
     let mut body = [
         long(relative.0),
-        strings(data),
-        strings(exists),
-        strings(children),
+        of(Watched::Data),
+        of(Watched::Existence),
+        of(Watched::Children),
     ]
     .concat();
-    let is_new_form = newer || !lasting.is_empty();
+    let is_lasting = |(watched, _): &(Watched, String)| matches!(watched, Watched::Lasting(_));
+    let is_new_form = newer || watches.iter().any(is_lasting);
     if is_new_form {
-        body.extend(of_mode(WatchMode::Persistent));
-        body.extend(of_mode(WatchMode::Recursive));
+        body.extend(of(Watched::Lasting(WatchMode::Persistent)));
+        body.extend(of(Watched::Lasting(WatchMode::Recursive)));
     }
     (if is_new_form { 105 } else { 101 }, body)
 }

@@ -1,7 +1,9 @@
 //! The service receives the request that a client encoded.
 
 use bytes::Bytes;
-use coordination::model::{Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watching, Zxid};
+use coordination::model::{
+    Acl, Lifetime, Naming, Request, WatchKind, WatchMode, Watched, Watching, Zxid,
+};
 use proptest::{collection::vec, option, prelude::*};
 use zookeeper_frontend::framing::Frames;
 
@@ -50,27 +52,18 @@ fn create() -> impl Strategy<Value = Request> {
 }
 
 fn set_watches() -> impl Strategy<Value = Request> {
-    let paths = || vec(path(), 0..5);
-    let lasting = || {
-        (paths(), paths()).prop_map(|(persistent, recursive)| {
-            let persistent = persistent
-                .into_iter()
-                .map(|path| (WatchMode::Persistent, path));
-            let recursive = recursive
-                .into_iter()
-                .map(|path| (WatchMode::Recursive, path));
-            persistent.chain(recursive).collect()
-        })
-    };
-    (any::<i64>(), paths(), paths(), paths(), lasting()).prop_map(
-        |(relative, data, exists, children, lasting)| Request::SetWatches {
-            relative: Zxid(relative),
-            data,
-            exists,
-            children,
-            lasting,
-        },
-    )
+    let of = |watched| vec(path().prop_map(move |path| (watched, path)), 0..5);
+    let lists = [
+        of(Watched::Data),
+        of(Watched::Existence),
+        of(Watched::Children),
+        of(Watched::Lasting(WatchMode::Persistent)),
+        of(Watched::Lasting(WatchMode::Recursive)),
+    ];
+    (any::<i64>(), lists).prop_map(|(relative, lists)| Request::SetWatches {
+        relative: Zxid(relative),
+        watches: lists.concat(),
+    })
 }
 
 /// A path to read. The empty path decodes as the root.

@@ -5,7 +5,7 @@ use coordination::{
     Error,
     model::{
         Acl, Connect, EventKind, Lifetime, Naming, Output, Password, Request, Response, SessionId,
-        Stat, Watching, Zxid,
+        Stat, Watched, Watching, Zxid,
     },
 };
 use zookeeper_frontend::{
@@ -315,10 +315,11 @@ fn special_xids_are_echoed() {
     .concat();
     let set = Request::SetWatches {
         relative: Zxid(4),
-        data: vec!["/d".into()],
-        exists: vec!["/e".into()],
-        children: vec!["/c".into()],
-        lasting: vec![],
+        watches: vec![
+            (Watched::Data, "/d".into()),
+            (Watched::Existence, "/e".into()),
+            (Watched::Children, "/c".into()),
+        ],
     };
     assert_eq!(wire.ask(&frame(&body)), [(-8, set)]);
     assert_eq!(

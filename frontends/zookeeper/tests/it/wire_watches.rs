@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use coordination::{
     Error,
-    model::{Output, Request, Response, WatchKind, WatchMode, Zxid},
+    model::{Output, Request, Response, WatchKind, WatchMode, Watched, Zxid},
 };
 use zookeeper_frontend::framing::Frames;
 
@@ -99,12 +99,9 @@ fn persistent_watches_are_set_again_behind_the_one_shot_ones() {
     body.extend(lists);
     let expected = Request::SetWatches {
         relative: Zxid(4),
-        data: vec![],
-        exists: vec![],
-        children: vec![],
-        lasting: vec![
-            (WatchMode::Persistent, "/p".into()),
-            (WatchMode::Recursive, "/r".into()),
+        watches: vec![
+            (Watched::Lasting(WatchMode::Persistent), "/p".into()),
+            (Watched::Lasting(WatchMode::Recursive), "/r".into()),
         ],
     };
     let (request, reply) = exchange(105, &body, Ok(Response::WatchesSet));
@@ -133,6 +130,6 @@ fn persistent_watches_are_set_again_behind_the_one_shot_ones() {
         none(),
     ];
     assert!(
-        matches!(decoded(105, &with_null), Request::SetWatches { lasting, .. } if lasting.len() == 1)
+        matches!(decoded(105, &with_null), Request::SetWatches { watches, .. } if watches.len() == 1)
     );
 }

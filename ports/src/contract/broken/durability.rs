@@ -57,7 +57,17 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
     Broken::new("D3", "LosesWhatUndidItself", undone::losing),
     Broken::new("D4", "IgnoresDependencies", |honest| {
-        around(honest, IgnoresDependencies)
+        around(honest, |store| IgnoresDependencies(store, Unchecked::All))
+    }),
+    Broken::new("D4", "ChecksOnlyTheFirstUpdate", |honest| {
+        around(honest, |store| {
+            IgnoresDependencies(store, Unchecked::AllButFirst)
+        })
+    }),
+    Broken::new("D4", "ChecksOnlyTheLastUpdate", |honest| {
+        around(honest, |store| {
+            IgnoresDependencies(store, Unchecked::AllButLast)
+        })
     }),
     Broken::new("D5", "LeavesTransientsBehind", |honest| {
         Box::new(Crashed(LeavesTransientsBehind {
@@ -438,22 +448,39 @@ impl Decorator for PositionsAlone {
 
 impl KeyValueDecorator for PositionsAlone {}
 
-/// Makes an update although the store has lost the point that it depends on (D4).
+/// The updates whose dependencies a store does not check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unchecked {
+    All,
+    AllButFirst,
+    AllButLast,
+}
+
+/// Makes updates although the store has lost the point that they depend on (D4).
 #[derive(Debug)]
-struct IgnoresDependencies(SharedKeyValue);
+struct IgnoresDependencies(SharedKeyValue, Unchecked);
 
 decorates!(IgnoresDependencies, dyn KeyValue, 0);
 
 impl KeyValueDecorator for IgnoresDependencies {
-    async fn update(&self, update: Update) -> Result<Updated> {
-        self.0
-            .update(update.depends_on(DurabilityPoint::DURABLE))
-            .await
+    async fn update(&self, mut update: Update) -> Result<Updated> {
+        if self.1 == Unchecked::All {
+            update.depends_on = DurabilityPoint::DURABLE;
+        }
+        self.0.update(update).await
     }
-    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        let independent = updates
-            .into_iter()
-            .map(|update| update.depends_on(DurabilityPoint::DURABLE));
-        self.0.transact(independent.collect()).await
+    async fn transact(&self, mut updates: Vec<Update>) -> Result<Transacted> {
+        let last = updates.len().saturating_sub(1);
+        for (index, update) in updates.iter_mut().enumerate() {
+            let is_checked = match self.1 {
+                Unchecked::All => false,
+                Unchecked::AllButFirst => index == 0,
+                Unchecked::AllButLast => index == last,
+            };
+            if !is_checked {
+                update.depends_on = DurabilityPoint::DURABLE;
+            }
+        }
+        self.0.transact(updates).await
     }
 }

@@ -327,28 +327,43 @@ pub(super) async fn an_update_that_depends_on_a_lost_point_changes_nothing(subje
         let set = |series| {
             Update::modify(nth(series, n), vec![Action::set_integer("n", n)]).depends_on(basis)
         };
-        let mut both = vec![set("together"), set("together")];
-        both[1].key = nth("together", WRITES + n);
-        for error in [
-            store.update(set("alone")).await.err(),
-            store.transact(both).await.err(),
-        ] {
-            assert_eq!(
-                error.map(|error| error.kind()),
-                (!is_there).then_some(ErrorKind::Lost),
-                "{basis:?}"
-            );
-        }
+        let error = store.update(set("alone")).await.err();
+        assert_eq!(
+            error.map(|error| error.kind()),
+            (!is_there).then_some(ErrorKind::Lost),
+            "{basis:?}"
+        );
         assert_eq!(
             read(&store, &nth("alone", n)).await.is_some(),
             is_there,
             "{basis:?}"
         );
+    }
+}
+
+/// D4, K5. It does not matter which of its updates names the point.
+pub(super) async fn a_transaction_depends_on_the_points_of_all_its_updates(subject: Subject) {
+    let store = subject.key_value();
+    let lost = write(&store, nth("basis", 0), 0).await;
+    drop(store);
+    let subject = subject.crash_and_reopen().await;
+    let store = subject.key_value();
+    let is_there = read(&store, &nth("basis", 0)).await.is_some();
+    for dependent in 0..3 {
+        let key = |n| nth("together", 3 * dependent + n);
+        let set = |n| Update::modify(key(n), vec![Action::set_integer("n", n)]);
+        let mut updates: Vec<_> = (0..3).map(set).collect();
+        updates[dependent as usize].depends_on = lost;
+        let error = store.transact(updates).await.err();
         assert_eq!(
-            read(&store, &nth("together", n)).await.is_some(),
-            is_there,
-            "{basis:?}"
+            error.map(|error| error.kind()),
+            (!is_there).then_some(ErrorKind::Lost),
+            "update {dependent} depends on {lost:?}"
         );
+        for n in 0..3 {
+            let is_made = read(&store, &key(n)).await.is_some();
+            assert_eq!(is_made, is_there, "update {n}, {dependent} depends");
+        }
     }
 }
 

@@ -38,7 +38,12 @@ use std::{path::PathBuf, sync::Arc};
 use ports::objects::ObjectStore;
 use serde::Serialize;
 
-pub use self::{error::BackupError, frames::is_begun, read::verify, restore::restore};
+pub use self::{
+    error::BackupError,
+    frames::is_begun,
+    read::verify,
+    restore::{is_locked_here, restore},
+};
 use crate::ObjectDirectory;
 
 /// The place of the objects in the data directory.

@@ -121,24 +121,29 @@ impl Drop for Staged {
 /// Locks the directory until the file is closed. Errors: another restore has it; `is_left` and the
 /// file system has no locks.
 fn locked(path: &Path, is_left: bool) -> Result<File> {
-    let held = || {
-        BackupError::Refused(format!(
-            "{} is there: another restore to this directory runs; wait for its end, or remove it if none runs",
-            path.display()
-        ))
-    };
     let file = File::open(path).map_err(BackupError::io(format!("open {}", path.display())))?;
-    match file.try_lock() {
-        Err(TryLockError::Error(_)) if !is_left => return Ok(file),
-        taken => taken.map_err(|_| held())?,
+    if is_locked_here(&file, path, !is_left) {
+        return Ok(file);
     }
-    // The other one may have renamed or removed it before it was locked here.
+    Err(BackupError::Refused(format!(
+        "{} is there: another restore to this directory runs; wait for its end, or remove it if none runs",
+        path.display()
+    )))
+}
+
+/// Locks a file or directory, which was opened at `path`, until it is closed. Returns whether it is
+/// ours and still there. Where the file system has no locks, only a new one is.
+pub fn is_locked_here(file: &File, path: &Path, is_new: bool) -> bool {
+    let is_locked = match file.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => is_new,
+    };
+    // Another process may have renamed or removed it before it was locked here.
     let identity = |found: fs::Metadata| (found.dev(), found.ino());
     let (opened, there) = (file.metadata(), fs::symlink_metadata(path));
-    match (opened.map(identity), there.map(identity)) {
-        (Ok(opened), Ok(there)) if opened == there => Ok(file),
-        _ => Err(held()),
-    }
+    is_locked
+        && matches!((opened.map(identity), there.map(identity)), (Ok(opened), Ok(there)) if opened == there)
 }
 
 /// Empties a directory that an interrupted restore has left.
@@ -321,10 +326,13 @@ impl Sink for Restoring {
         if let Some(above) = path.parent() {
             fs::create_dir_all(above).map_err(making(above))?;
         }
-        // A file beside the objects may hold keys.
-        let mode = if object.place == FILES { 0o600 } else { 0o666 };
+        // A file beside the objects may hold keys. None has the name of one of the store's own.
+        let is_beside = object.place == FILES;
+        let mode = if is_beside { 0o600 } else { 0o666 };
         let mut options = OpenOptions::new();
+        // Of an object that comes twice, the last one counts.
         options.write(true).create(true).truncate(true).mode(mode);
+        options.create_new(is_beside);
         let file = options.open(&path).map_err(making(&path))?;
         self.writing = Some(Writing {
             path,

@@ -43,6 +43,9 @@ pub(crate) use verification::{Inspection, inspect, verify};
 
 type Bytewise = &'static [u8];
 
+/// The part of the cache's bytes that redb's pages may take.
+const PAGES_PART: u64 = 4;
+
 /// The memory for redb's cache when nothing is read twice.
 const CACHE_BYTES_ONCE: usize = 4 << 20;
 
@@ -128,7 +131,7 @@ impl CheckpointStore {
             path: layout::checkpoint_store(&config.data_dir),
             storage: Arc::clone(&config.storage),
             salt: format.salt,
-            cache_bytes: config.cache_bytes as usize,
+            cache_bytes: (config.cache_bytes / PAGES_PART) as usize,
             checking: if config.skip_block_checksums {
                 Checking::Skipped
             } else {

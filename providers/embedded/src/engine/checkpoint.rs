@@ -34,14 +34,14 @@ mod parts;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How often the checkpoint thread looks whether the store is at rest.
-const REST: Duration = Duration::from_secs(2);
+const REST: Duration = Duration::from_secs(1);
 
 /// The number of looks after the last commit of a store with many records.
-const LOOKS: u32 = 8;
+const LOOKS: u32 = 16;
 
 /// A store is at rest if its changes in this time are at most this part of its records. The
 /// checkpoint then costs less than the changes before it did.
-const REST_PART: u64 = 8;
+const REST_PART: u64 = 16;
 
 /// While checkpoints fail, the journal may grow to this many times `checkpoint_bytes`, and memory
 /// with it.
@@ -233,7 +233,7 @@ fn checkpoint_at_rest(engine: &Engine, before: u64) -> u64 {
         && records >= engine.parts.config.records_at_rest_max
         && changes <= records as u64 / REST_PART
     {
-        store.checkpoint_wanted = true;
+        (store.checkpoint_wanted, store.is_at_rest) = (true, true);
         engine.parts.durability.force();
     }
     let position = store.position;
@@ -242,10 +242,16 @@ fn checkpoint_at_rest(engine: &Engine, before: u64) -> u64 {
     position
 }
 
+/// Sizes of blocks that the checkpoint thread rarely needs, each of another size class, in bytes.
+const RARE_SIZES: [usize; 5] = [20 << 10, 40 << 10, 80 << 10, 160 << 10, 320 << 10];
+
 /// Lets the allocator return memory that was freed a while ago. It does so when a thread frees a
-/// large block, and a store at rest frees none.
+/// large block, and a store at rest frees none. It also keeps the last empty page of each size
+/// class until the thread has asked a few times for sizes of which it has none.
 fn return_memory() {
-    drop(std::hint::black_box(Vec::<u8>::with_capacity(8 << 20)));
+    for bytes in RARE_SIZES.into_iter().chain([8 << 20]) {
+        drop(std::hint::black_box(Vec::<u8>::with_capacity(bytes)));
+    }
 }
 
 /// Writes the last checkpoint, after both threads have ended. The next open then has no journal to
@@ -289,8 +295,14 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
     }
     engine.parts.checkpoint_store.end_parts();
     let view = engine.parts.checkpoint_store.view()?;
-    let cache = Arc::clone(&engine.state().store.cache);
-    refresh_cache(&cache, &job.generation);
+    let (cache, is_at_rest) = {
+        let store = &mut engine.state().store;
+        (
+            Arc::clone(&store.cache),
+            std::mem::take(&mut store.is_at_rest),
+        )
+    };
+    refresh_cache(&cache, &job.generation, is_at_rest);
     let (earlier_view, dropped) = {
         let mut state = engine.state();
         state.store.is_view_lost = false;
@@ -514,7 +526,7 @@ mod tests {
         }
         drop(inner);
         let mut state = engine.state();
-        assert_eq!(state.store.overlay.len(), 0);
+        assert_eq!((state.store.overlay.len(), state.store.cache.len()), (0, 0));
         assert!(matches!(state.store.record(&key(3)), Ok(Some(_))));
         drop(state);
         engine.shut_down(false);

@@ -149,46 +149,39 @@ impl Overlay {
     /// Sets a record; none deletes it. `below` says whether a lower level may hold it, or an earlier
     /// state of it.
     pub(crate) fn set(&mut self, key: RecordKey, record: Option<Record>, below: bool) {
-        let estimate = entry_bound(&key, record.as_ref());
-        match self.active.slots.entry(key) {
-            Entry::Vacant(_) if record.is_none() && !below => {}
-            Entry::Vacant(entry) => {
-                self.dirty.push(entry.key().clone());
-                if is_read_in_order(entry.key()) {
-                    self.active.order.insert(entry.key().clone());
-                }
-                self.pending_bytes += estimate as u64;
-                let (known, shadows, estimate) = (below, below, estimate as u32);
-                entry.insert(Slot {
-                    record,
-                    dirty: true,
-                    known,
-                    shadows,
-                    estimate,
-                });
+        let estimate = entry_bound(&key, record.as_ref()) as u32;
+        if let Some(slot) = self.active.slots.get_mut(&key) {
+            if slot.dirty {
+                self.pending_bytes -= u64::from(slot.estimate);
             }
-            Entry::Occupied(mut entry) => {
-                let slot = entry.get_mut();
-                if slot.dirty {
-                    self.pending_bytes -= u64::from(slot.estimate);
+            if record.is_none() && !slot.known && !slot.shadows {
+                self.active.slots.remove(&key);
+                if is_read_in_order(&key) {
+                    self.active.order.remove(&key);
                 }
-                if record.is_none() && !slot.known && !slot.shadows {
-                    let (key, _) = entry.remove_entry();
-                    if is_read_in_order(&key) {
-                        self.active.order.remove(&key);
-                    }
-                    return;
-                }
-                if !slot.dirty {
-                    slot.dirty = true;
-                    self.dirty.push(entry.key().clone());
-                }
-                let slot = entry.get_mut();
-                slot.record = record;
-                slot.estimate = estimate as u32;
-                self.pending_bytes += estimate as u64;
+                return;
             }
+            (slot.record, slot.estimate) = (record, estimate);
+            if !std::mem::replace(&mut slot.dirty, true) {
+                self.dirty.push(key);
+            }
+        } else if record.is_none() && !below {
+            return;
+        } else {
+            if is_read_in_order(&key) {
+                self.active.order.insert(key.clone());
+            }
+            self.dirty.push(key.clone());
+            let slot = Slot {
+                record,
+                dirty: true,
+                known: below,
+                shadows: below,
+                estimate,
+            };
+            self.active.slots.insert(key, slot);
         }
+        self.pending_bytes += u64::from(estimate);
     }
 
     /// Sets a record that need not be journaled, so that it takes no room in the journal. Returns

@@ -16,7 +16,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Receipt, Result};
+use ports::{
+    DurabilityPoint, Error, ErrorKind, Incarnation, Position, Receipt, Result,
+    key_value::{Version, evaluate::Stored},
+};
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::{
@@ -92,17 +95,18 @@ pub(crate) struct Store {
     pub(crate) rotation_wanted: bool,
     /// Whether an early checkpoint would free journal segments.
     pub(crate) checkpoint_wanted: bool,
+    /// Whether the next checkpoint is made because the store is at rest.
+    pub(crate) is_at_rest: bool,
     pub(crate) early_checkpoint_at: Option<Instant>,
     pub(crate) scratch: Vec<u8>,
 }
 
-/// The result of a lookup of an item.
-#[derive(Debug)]
-pub(crate) struct Lookup {
-    pub(crate) item: Option<StoredItem>,
-    /// Whether a lower level may hold it, so that a deletion must be written.
-    pub(crate) below: bool,
-}
+/// The state of an item that does not exist.
+static NOTHING: Stored = Stored {
+    item: None,
+    version: Version(0),
+    memory: None,
+};
 
 impl Store {
     /// The store of an incarnation that begins at `point`, with no room reserved in the journal yet.
@@ -134,6 +138,7 @@ impl Store {
             refused_bytes: 0,
             reserved_bytes: 0,
             checkpoint_wanted: false,
+            is_at_rest: false,
             rotation_wanted: false,
             early_checkpoint_at: None,
             scratch: Vec::new(),
@@ -204,19 +209,28 @@ impl Store {
         read.map(decode).transpose()
     }
 
-    /// The item under `key`, with its operation memory. A deleted item past its retention counts as
-    /// never created.
-    pub(crate) fn item(&mut self, key: &RecordKey) -> Result<Lookup> {
+    /// Calls `on` with the item under `key`, with its operation memory. A deleted item past its
+    /// retention counts as never created. Also returns whether a lower level may hold it, so that a
+    /// deletion must be written.
+    pub(crate) fn with_item<T>(
+        &mut self,
+        key: &RecordKey,
+        on: impl FnOnce(&Stored) -> T,
+    ) -> Result<(T, bool)> {
+        let clean;
         let found = match self.overlay.get(key) {
-            Known::Present(Record::Item(item)) => Some(item.clone()),
+            Known::Present(Record::Item(item)) => Some(item),
             Known::Present(_) => return Err(undecodable(key)),
             Known::Deleted => None,
-            Known::Nothing => self.clean_item(key)?,
+            Known::Nothing => {
+                clean = self.clean_item(key)?;
+                clean.as_ref()
+            }
         };
-        Ok(Lookup {
-            below: found.is_some(),
-            item: found.filter(|item| item.stored.item.is_some() || !item.is_expired(now_ms())),
-        })
+        let is_there =
+            |item: &&StoredItem| item.stored.item.is_some() || !item.is_expired(now_ms());
+        let stored = found.filter(is_there).map_or(&NOTHING, |item| &item.stored);
+        Ok((on(stored), found.is_some()))
     }
 
     fn clean_item(&mut self, key: &RecordKey) -> Result<Option<StoredItem>> {
@@ -317,9 +331,10 @@ pub(crate) fn now_ms() -> u64 {
 
 /// Updates the cache from a generation that the checkpoint store now holds, before the overlay
 /// drops it. Of a generation beyond the cache nothing is kept: any part would be an arbitrary one,
-/// and would keep the allocator from returning the memory between its items.
-pub(crate) fn refresh_cache(cache: &ItemCache, generation: &Generation) {
-    let fits = generation.len() as u64 * ITEM_BYTES_TYPICAL <= cache.capacity();
+/// and would keep the allocator from returning the memory between its items. Nothing is kept at
+/// rest either, because that checkpoint is made to free the memory.
+pub(crate) fn refresh_cache(cache: &ItemCache, generation: &Generation, is_at_rest: bool) {
+    let fits = !is_at_rest && generation.len() as u64 * ITEM_BYTES_TYPICAL <= cache.capacity();
     for (key, slot) in generation
         .iter()
         .filter(|(key, _)| key.table == Table::Item)

@@ -40,6 +40,7 @@ pub(super) struct BusyThread {
     runtime: OnceLock<Option<Runtime>>,
     is_taken: Arc<AtomicBool>,
     program: Handle,
+    now: fn() -> Instant,
 }
 
 /// A trigger's right to the thread.
@@ -54,12 +55,18 @@ impl Drop for Taken {
 impl BusyThread {
     /// # Panics
     /// Outside of the program's runtime.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(now: fn() -> Instant) -> Self {
         Self {
             runtime: OnceLock::new(),
             is_taken: Arc::default(),
             program: Handle::current(),
+            now,
         }
+    }
+
+    /// The clock by which loads are measured.
+    pub(super) fn clock(&self) -> fn() -> Instant {
+        self.now
     }
 
     /// Runs `work` among the tasks of the program, also if the caller is on this thread.
@@ -144,11 +151,20 @@ impl Load {
 #[derive(Debug)]
 struct Share {
     place: Place,
-    since: Instant,
+    /// The start of the window, unless there was no turn yet.
+    since: Option<Instant>,
     busy: Duration,
 }
 
 impl Share {
+    fn at(place: Place) -> Self {
+        Self {
+            place,
+            since: None,
+            busy: Duration::ZERO,
+        }
+    }
+
     /// Adds a turn of the trigger. At the end of a window, answers whether the trigger should move.
     fn add(&mut self, begun: Instant, ended: Instant) -> Option<bool> {
         self.busy += ended - begun;
@@ -156,12 +172,12 @@ impl Share {
             Place::Here => (BUSY_WINDOW, BUSY_PART),
             Place::Elsewhere => (CALM_WINDOW, CALM_PART),
         };
-        let elapsed = ended - self.since;
+        let elapsed = ended - *self.since.get_or_insert(begun);
         if elapsed < window {
             return None;
         }
         let is_busy = self.busy * 100 > elapsed * part;
-        (self.since, self.busy) = (ended, Duration::ZERO);
+        (self.since, self.busy) = (Some(ended), Duration::ZERO);
         Some(is_busy == (self.place == Place::Here))
     }
 }
@@ -171,19 +187,17 @@ pub(super) struct Watched<'load, F> {
     inner: Pin<Box<F>>,
     share: Share,
     load: &'load Load,
+    now: fn() -> Instant,
 }
 
 impl<'load, F: Future> Watched<'load, F> {
-    pub(super) fn new(place: Place, load: &'load Load, inner: F) -> Self {
-        let share = Share {
-            place,
-            since: Instant::now(),
-            busy: Duration::ZERO,
-        };
+    /// `inner` at `place`, with its load measured by `now`.
+    pub(super) fn new(place: Place, now: fn() -> Instant, load: &'load Load, inner: F) -> Self {
         Self {
             inner: Box::pin(inner),
-            share,
+            share: Share::at(place),
             load,
+            now,
         }
     }
 }
@@ -192,9 +206,10 @@ impl<F: Future> Future for Watched<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let begun = Instant::now();
+        let begun = (self.now)();
         let polled = self.inner.as_mut().poll(context);
-        if let Some(should_move) = self.share.add(begun, Instant::now()) {
+        let ended = (self.now)();
+        if let Some(should_move) = self.share.add(begun, ended) {
             self.load.0.store(should_move, Ordering::Relaxed);
         }
         polled
@@ -208,11 +223,7 @@ mod tests {
     /// Whether a trigger moves that takes `percent` of the time, in turns of a millisecond.
     fn moves(place: Place, percent: u32) -> bool {
         let (since, turn) = (Instant::now(), Duration::from_millis(1));
-        let mut share = Share {
-            place,
-            since,
-            busy: Duration::ZERO,
-        };
+        let mut share = Share::at(place);
         let idle = turn * (100 - percent) / 100;
         let mut begins = (0..).map(|number| since + turn * number + idle);
         let moves = begins.find_map(|begun| share.add(begun, begun + turn * percent / 100));

@@ -106,12 +106,13 @@ pub(super) async fn run(
     let Some(thread) = thread.filter(|_| kind == MessageKind::Messages) else {
         return serve(&registry, &trigger, kind, &stop, &Load::default()).await;
     };
+    let now = thread.clock();
     let watched = |place| {
         let (registry, trigger, stop) = (registry.clone(), trigger.clone(), stop.clone());
         async move {
             let load = Load::default();
             let serving = serve(&registry, &trigger, kind, &stop, &load);
-            Watched::new(place, &load, serving).await;
+            Watched::new(place, now, &load, serving).await;
         }
     };
     loop {

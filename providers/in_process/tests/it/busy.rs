@@ -1,9 +1,8 @@
 //! A trigger that keeps its thread busy has one of its own, until it is calm again.
 
 use std::{
-    hint::spin_loop,
     sync::{
-        Arc, Mutex,
+        Arc, LazyLock, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -19,13 +18,52 @@ use ports::{
     queue::{Message, QueueOptions},
 };
 use simulated::World;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::timeout};
 
 use crate::block_on;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Uses its thread for a while if it is busy, and tells which thread that was.
+/// How long a busy function takes, and how long a calm one is idle.
+const TURN: Duration = Duration::from_millis(2);
+
+/// More than the messages that two windows of the load take.
+const MESSAGES_MAX: usize = 100;
+
+/// The clock by which the load is measured. Time passes only where the test lets it pass.
+static CLOCK: LazyLock<Mutex<Clock>> = LazyLock::new(|| {
+    Mutex::new(Clock {
+        now: Instant::now(),
+        in_turn: false,
+    })
+});
+
+struct Clock {
+    now: Instant,
+    /// Whether the trigger is in a turn: it asks for the time when one begins and when one ends.
+    in_turn: bool,
+}
+
+fn ask_for_time() -> Instant {
+    let mut clock = CLOCK.lock().expect("no panic while it is locked");
+    clock.in_turn = !clock.in_turn;
+    clock.now
+}
+
+/// Lets time pass in a turn of the trigger, or between two.
+fn pass(in_turn: bool) {
+    loop {
+        let mut clock = CLOCK.lock().expect("no panic while it is locked");
+        if clock.in_turn == in_turn {
+            clock.now += TURN;
+            return;
+        }
+        drop(clock);
+        thread::yield_now();
+    }
+}
+
+/// Takes a while if it is busy, and tells on which thread it ran.
 #[derive(Debug, Default)]
 struct Worker {
     is_busy: AtomicBool,
@@ -33,19 +71,11 @@ struct Worker {
     worked: Notify,
 }
 
-/// Uses the caller's thread.
-fn use_thread() {
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(2) {
-        spin_loop();
-    }
-}
-
 #[async_trait]
 impl Handler for Worker {
     async fn handle(&self, _: Event) -> Result<Bytes, Failure> {
         if self.is_busy.load(Ordering::SeqCst) {
-            use_thread();
+            pass(true);
         }
         let name = thread::current().name().map(str::to_owned);
         *self.thread.lock().expect("no panic while it is locked") = name;
@@ -58,24 +88,27 @@ impl Handler for Worker {
 /// follows another one at once if the function is busy, and after a while if it is calm.
 async fn send_until(queue: &dyn Queue, worker: &Worker, is_busy: bool) {
     worker.is_busy.store(is_busy, Ordering::SeqCst);
-    let begun = Instant::now();
     let is_on_its_own = || {
         let thread = worker.thread.lock().expect("no panic while it is locked");
         thread.as_deref() == Some("functions")
     };
-    while is_on_its_own() != is_busy {
-        assert!(begun.elapsed() < PATIENCE, "it stays where it is");
+    for _ in 0..MESSAGES_MAX {
+        if is_on_its_own() == is_busy {
+            return;
+        }
         let message = Message {
             group: "one".into(),
             deduplication: None,
             body: Bytes::new(),
         };
         queue.send("work", vec![message]).await.expect("it is sent");
-        worker.worked.notified().await;
+        let worked = timeout(PATIENCE, worker.worked.notified()).await;
+        worked.expect("the message arrives");
         if !is_busy {
-            use_thread();
+            pass(false);
         }
     }
+    panic!("it stays where it is");
 }
 
 #[test]
@@ -85,7 +118,7 @@ fn a_busy_trigger_has_a_thread_until_it_is_calm() {
         let created = queue.create("work", QueueOptions::default()).await;
         created.expect("the queue is made");
         let worker = Arc::<Worker>::default();
-        let functions = Functions::with_busy_thread(queue.clone());
+        let functions = Functions::with_busy_thread_timed(queue.clone(), ask_for_time);
         functions.register(Definition {
             name: "works".into(),
             options: FunctionOptions::default(),

@@ -16,6 +16,9 @@ use tempfile::TempDir;
 /// The longest wait for a server.
 pub(crate) const WAIT_MAX: Duration = Duration::from_mins(2);
 
+/// Between two polls. Servers need the cores: those of a cluster take seconds to serve again.
+const POLL_PAUSE: Duration = Duration::from_millis(2);
+
 /// How a server persists its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Persistence {
@@ -213,7 +216,7 @@ fn answers(port: u16, child: &mut Child) -> bool {
                 Err(_) => {}
             }
         }
-        thread::yield_now();
+        thread::sleep(POLL_PAUSE);
     }
     drop(child.kill());
     false
@@ -224,7 +227,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
         assert!(started.elapsed() < WAIT_MAX, "timed out waiting: {what}");
-        thread::yield_now();
+        thread::sleep(POLL_PAUSE);
     }
 }
 

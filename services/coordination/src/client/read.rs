@@ -24,17 +24,17 @@
 
 use std::collections::BTreeSet;
 
-use ports::{DurabilityPoint, ErrorKind, Result};
+use ports::Result;
 
 use crate::{
     Error, access,
     broken::Broken,
-    model::{Connection, EventKind, Output, Request, Response, WatchMode, Watching, Zxid},
+    model::{Connection, EventKind, Output, Request, Response, WatchMode, Watched, Watching, Zxid},
     path::split,
     records::Identities,
     storage::{
         ephemerals,
-        user_store::{Cursor, Node},
+        user_store::{Node, Reader},
     },
     tail::{DeliveredChange, ReadTarget, Tail},
     watches::{Aspect, Watches},
@@ -258,15 +258,15 @@ async fn run_one(tail: &Tail, asker: Asker<'_>, request: &Request) -> Result<Rea
             read_children(tail, asker, path, *watching).await
         }
         Request::Sync { path } => {
-            let (cursor, _) = tail.region.cursor().await?.value;
+            let zxid = reader(tail).cursor().await?.applying;
             let result = Ok(Response::Synced { path: path.clone() });
-            Ok(ReadResult::of(since, cursor.applying, result))
+            Ok(ReadResult::of(since, zxid, result))
         }
         Request::Ping => Ok(ReadResult::of(since, Zxid(0), Ok(Response::Pong))),
         Request::Refuse(error) => Ok(ReadResult::of(since, Zxid(0), Err(*error))),
-        Request::SetWatches { relative, .. } => match next_watch(request) {
-            Some((watch, path)) => {
-                restore_watch(tail, asker.connection, *relative, watch, path).await
+        Request::SetWatches { relative, watches } => match watches.last() {
+            Some((watched, path)) => {
+                restore_watch(tail, asker.connection, *relative, *watched, path).await
             }
             None => Ok(ReadResult::of(since, Zxid(0), Ok(Response::WatchesSet))),
         },
@@ -312,33 +312,33 @@ fn or_root(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
 }
 
-/// A znode or its absence, and the zxid that the view must reach before it is shown.
-async fn node(tail: &Tail, path: &str) -> Result<(Option<Node>, Zxid, Correction)> {
-    let read = tail.region.read(or_root(path)).await?;
-    if let Some(node) = read.value {
-        let zxid = if tail.env.breaks(Broken::ReadsByLaterAcls) {
-            node.zxid_without_acl()
-        } else {
-            node.zxid()
-        };
-        return Ok((Some(node), zxid, Correction::NotNeeded));
+/// The store for one read. Its result would not be true at any zxid if it combined answers of
+/// different incarnations.
+fn reader(tail: &Tail) -> Reader {
+    let store = tail.region.reader();
+    if tail.env.breaks(Broken::ReadsAcrossRestarts) {
+        store.untracked()
+    } else {
+        store
     }
-    let zxid = cursor_after(tail, read.point).await?.applying;
-    Ok((None, zxid, Correction::Missing(path.to_owned())))
 }
 
-/// The cursor, for a result that was read from `begun` on.
-///
-/// Errors: `Lost` if the store has restarted since. The cursor would not say when the result was
-/// true, because the result may show updates that are lost.
-async fn cursor_after(tail: &Tail, begun: DurabilityPoint) -> Result<Cursor> {
-    let read = tail.region.cursor().await?;
-    let is_lost = read.point.incarnation != begun.incarnation;
-    if is_lost && !tail.env.breaks(Broken::ReadsAcrossRestarts) {
-        let attempted = "read the cursor of a store that restarted during a read";
-        return Err(ports::Error::new(ErrorKind::Lost, attempted));
-    }
-    Ok(read.value.0)
+/// A znode or its absence, and the zxid that the view must reach before it is shown.
+async fn node(
+    tail: &Tail,
+    store: &mut Reader,
+    path: &str,
+) -> Result<(Option<Node>, Zxid, Correction)> {
+    let Some(node) = store.get(or_root(path)).await? else {
+        let zxid = store.cursor().await?.applying;
+        return Ok((None, zxid, Correction::Missing(path.to_owned())));
+    };
+    let zxid = if tail.env.breaks(Broken::ReadsByLaterAcls) {
+        node.zxid_without_acl()
+    } else {
+        node.zxid()
+    };
+    Ok((Some(node), zxid, Correction::NotNeeded))
 }
 
 /// Begins a read of a znode at which the connection needs one of `permissions`. Returns the znode
@@ -346,12 +346,13 @@ async fn cursor_after(tail: &Tail, begun: DurabilityPoint) -> Result<Cursor> {
 /// which sets no watch.
 async fn begin(
     tail: &Tail,
+    store: &mut Reader,
     asker: Asker<'_>,
     since: Zxid,
     path: &str,
     permissions: i32,
 ) -> Result<Result<(Node, Zxid), ReadResult>> {
-    let (node, zxid, correction) = node(tail, path).await?;
+    let (node, zxid, correction) = node(tail, store, path).await?;
     let checked = match node {
         Some(node) => asker.check(&node, permissions).map(|()| node),
         None => Err(Error::NoNode),
@@ -372,7 +373,7 @@ async fn read_existence(
     watching: Watching,
 ) -> Result<ReadResult> {
     let since = tail.applied();
-    let (node, zxid, correction) = node(tail, path).await?;
+    let (node, zxid, correction) = node(tail, &mut reader(tail), path).await?;
     let result = match node {
         _ if path.contains('\0') => Err(Error::BadArguments),
         Some(node) => asker
@@ -398,9 +399,10 @@ async fn read_data(
     watching: Watching,
 ) -> Result<ReadResult> {
     let since = tail.applied();
-    let mut gone = None;
+    let (mut store, mut gone) = (reader(tail), None);
     loop {
-        let (node, zxid) = match begin(tail, asker, since, path, access::READ).await? {
+        let begun = begin(tail, &mut store, asker, since, path, access::READ);
+        let (node, zxid) = match begun.await? {
             Ok(begun) => begun,
             Err(refused) => return Ok(refused),
         };
@@ -427,7 +429,8 @@ async fn read_data(
 async fn read_acl(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<ReadResult> {
     let since = tail.applied();
     let permissions = access::READ | access::ADMIN;
-    let (node, zxid) = match begin(tail, asker, since, path, permissions).await? {
+    let begun = begin(tail, &mut reader(tail), asker, since, path, permissions).await?;
+    let (node, zxid) = match begun {
         Ok(begun) => begun,
         Err(refused) => return Ok(refused),
     };
@@ -443,7 +446,8 @@ async fn read_acl(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<ReadResul
 /// between the one at the start of the read and the one in the reply.
 async fn read_ephemerals(tail: &Tail, asker: Asker<'_>, prefix: &str) -> Result<ReadResult> {
     let (since, session) = (tail.applied(), asker.connection.session);
-    let begun = tail.region.items.point();
+    let mut store = reader(tail);
+    store.begin()?;
     let mut paths = ephemerals::first(&mut tail.env.system(), session, usize::MAX).await?;
     // As in ZooKeeper, a blank prefix or the root means all.
     if !matches!(prefix.trim(), "" | "/") {
@@ -451,14 +455,14 @@ async fn read_ephemerals(tail: &Tail, asker: Asker<'_>, prefix: &str) -> Result<
     }
     let mut owned = Vec::with_capacity(paths.len());
     for path in paths {
-        let node = tail.region.get(&path).await?;
+        let node = store.get(&path).await?;
         if node.is_some_and(|node| node.stat.ephemeral_owner == session.0) {
             owned.push(path);
         }
     }
-    let cursor = cursor_after(tail, begun).await?;
+    let zxid = store.cursor().await?.applying;
     let result = Ok(Response::Ephemerals(owned));
-    Ok(ReadResult::of(since, cursor.applying, result))
+    Ok(ReadResult::of(since, zxid, result))
 }
 
 async fn read_children(
@@ -468,16 +472,13 @@ async fn read_children(
     watching: Watching,
 ) -> Result<ReadResult> {
     for _ in 0..LISTS_MAX {
-        let since = tail.applied();
-        let begun = tail.region.items.point();
-        let children = tail.region.children(or_root(path)).await?;
-        let (node, zxid) = match begin(tail, asker, since, path, access::READ).await? {
+        let (since, mut store) = (tail.applied(), reader(tail));
+        let children = store.children(or_root(path)).await?;
+        let begun = begin(tail, &mut store, asker, since, path, access::READ);
+        let (node, zxid) = match begun.await? {
             Ok(begun) => begun,
             Err(refused) => return Ok(refused),
         };
-        if tail.region.items.point().incarnation != begun.incarnation {
-            continue;
-        }
         let stat = node.stat;
         if stat.pzxid <= since && children.len() != stat.num_children as usize {
             continue;
@@ -497,95 +498,34 @@ async fn read_children(
 /// the start of the read and the one in the reply. As in ZooKeeper, the empty path counts the root
 /// too.
 async fn count_descendants(tail: &Tail, asker: Asker<'_>, path: &str) -> Result<ReadResult> {
-    let (since, begun) = (tail.applied(), tail.region.items.point());
-    if let Err(refused) = begin(tail, asker, since, path, access::READ).await? {
+    let (since, mut store) = (tail.applied(), reader(tail));
+    if let Err(refused) = begin(tail, &mut store, asker, since, path, access::READ).await? {
         return Ok(refused);
     }
     let itself = u64::from(path.is_empty());
-    let count = tail.region.count_descendants(or_root(path)).await? + itself;
-    let cursor = cursor_after(tail, begun).await?;
+    let count = store.count_descendants(or_root(path)).await? + itself;
+    let zxid = store.cursor().await?.applying;
     let count = i32::try_from(count).unwrap_or(i32::MAX);
-    Ok(ReadResult::of(
-        since,
-        cursor.applying,
-        Ok(Response::Count(count)),
-    ))
+    Ok(ReadResult::of(since, zxid, Ok(Response::Count(count))))
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Watched {
-    Data,
-    Existence,
-    Children,
-    Lasting(WatchMode),
-}
-
-/// Reverses the parts of a multi read, and the lists of watches to set again. They are processed
-/// from the end, and this restores ZooKeeper's order: list by list, each from its start.
+/// Reverses the parts of a multi read, and the watches to set again. They are processed from the
+/// end, and this restores ZooKeeper's order.
 pub(crate) fn reverse(request: &mut Request) {
-    if let Request::MultiRead(parts) = request {
-        parts.reverse();
+    match request {
+        Request::MultiRead(parts) => parts.reverse(),
+        Request::SetWatches { watches, .. } => watches.reverse(),
+        _ => {}
     }
-    if let Request::SetWatches {
-        data,
-        exists,
-        children,
-        lasting,
-        ..
-    } = request
-    {
-        for paths in [data, exists, children] {
-            paths.reverse();
-        }
-        lasting.reverse();
-    }
-}
-
-fn next_watch(request: &Request) -> Option<(Watched, &str)> {
-    let Request::SetWatches {
-        data,
-        exists,
-        children,
-        lasting,
-        ..
-    } = request
-    else {
-        return None;
-    };
-    let lists = [
-        (Watched::Data, data),
-        (Watched::Existence, exists),
-        (Watched::Children, children),
-    ];
-    let mut lists = lists.into_iter();
-    let one_shot = lists.find_map(|(watched, paths)| Some((watched, paths.last()?.as_str())));
-    let lasting = || {
-        lasting
-            .last()
-            .map(|(mode, path)| (Watched::Lasting(*mode), path.as_str()))
-    };
-    one_shot.or_else(lasting)
 }
 
 /// Removes the part that was read last, or the watch that was processed last: it is armed, or its
 /// event is delivered.
 pub(crate) fn remove_last(request: &mut Request) {
-    if let Request::MultiRead(parts) = request {
-        parts.pop();
-    }
-    if let Request::SetWatches {
-        data,
-        exists,
-        children,
-        lasting,
-        ..
-    } = request
-        && [data, exists, children]
-            .into_iter()
-            .find_map(Vec::pop)
-            .is_none()
-    {
-        lasting.pop();
+    match request {
+        Request::MultiRead(parts) => drop(parts.pop()),
+        Request::SetWatches { watches, .. } => drop(watches.pop()),
+        _ => {}
     }
 }
 
@@ -647,7 +587,7 @@ async fn restore_watch(
         return Ok(restore_lasting_watch(tail, client, mode, path));
     }
     let since = tail.applied();
-    let (node, zxid, correction) = node(tail, path).await?;
+    let (node, zxid, correction) = node(tail, &mut reader(tail), path).await?;
     let stat = node.map(|node| node.stat);
     let (aspect, missed) = match (watched, stat) {
         (Watched::Existence, stat) => (Aspect::Data, stat.map(|_| EventKind::NodeCreated)),

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use ports::{DurabilityPoint, Result, Update};
 
 use super::{
-    Distributor, SLOT_PATHS_PART, Step, WarmState,
+    Distributor, SLOT_PATHS_PART, Step, WarmState, encoded,
     numbering::{self, Numbered},
     order, still_valid, trim,
 };
@@ -25,7 +25,7 @@ use crate::{
     broken::Broken,
     dependency::TrackedStore,
     quota,
-    records::{Decided, encode},
+    records::Decided,
     storage::{
         decided::install_outbox,
         session::{self, Row, State},
@@ -118,7 +118,7 @@ impl Distributor {
     fn fits(&self, decided: &[Decided]) -> bool {
         let paths_max = self.slot_bytes_max() / SLOT_PATHS_PART;
         let in_objects = |decided: &Decided| {
-            let mut written = decided.written().into_iter();
+            let mut written = decided.written();
             let belongs = written.any(|written| self.region.belongs_in_object(written.data));
             belongs || !decided.temporaries.is_empty()
         };
@@ -156,7 +156,7 @@ impl Distributor {
         updates.push(session::decision_applied(row, &after).depends_on(planned_on.point()));
         warm.system.observe_now()?;
         warm.writer.depend_on(warm.system.point()).await?;
-        let slot = encode(slot);
+        let slot = encoded(slot);
         let Some((_, point)) = warm.writer.append_with(slot.clone(), updates).await? else {
             return Ok(Directly::Conflict);
         };
@@ -178,7 +178,7 @@ impl Distributor {
         self.announce(warm, step, slot).await?;
         self.remove_index_entries(decided, &warm.system).await;
         for (path, node) in numbered.changes {
-            warm.nodes.set(&path, node);
+            warm.nodes.set(path, node);
         }
         warm.advance(step);
         trim(warm).await

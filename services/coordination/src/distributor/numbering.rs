@@ -56,9 +56,8 @@ pub(super) fn slot_len(ordered: &[Decided], path_bytes_max: usize) -> usize {
     let (mut path_bytes, mut data_bytes) = (0, 0);
     let fits = |decided: &&Decided| {
         path_bytes += decided.path_bytes();
-        let written = decided.written();
-        data_bytes += written
-            .iter()
+        data_bytes += decided
+            .written()
             .map(|written| written.data.bytes_len() as usize)
             .sum::<usize>();
         path_bytes <= path_bytes_max && data_bytes <= SLOT_DATA_BYTES_MAX
@@ -312,7 +311,8 @@ impl Working<'_> {
         let after = Node {
             stat,
             data,
-            ..before.clone()
+            acl: acl.clone(),
+            acl_zxid: before.acl_zxid,
         };
         self.replace(path, Some(&before), Some(after));
         self.limits_changed(path).await?;

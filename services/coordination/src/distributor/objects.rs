@@ -52,8 +52,10 @@ impl Distributor {
     ) -> Result<Vec<Bytes>> {
         let mut late = Vec::new();
         for decided in decided {
-            let mut written = decided.written();
-            written.retain(|written| self.region.belongs_in_object(written.data));
+            let written = decided.written();
+            let written: Vec<_> = written
+                .filter(|written| self.region.belongs_in_object(written.data))
+                .collect();
             if written.is_empty() {
                 continue;
             }

@@ -86,5 +86,5 @@ fn partition(session: SessionId) -> Vec<u8> {
 }
 
 fn key(session: SessionId, path: &str) -> Key {
-    Key::new(partition(session), keys::encode("", path))
+    Key::new(partition(session), keys::encode(path))
 }

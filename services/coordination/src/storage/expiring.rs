@@ -103,8 +103,5 @@ fn put(path: &str, due_ms: i64) -> Update {
 }
 
 fn key(path: &str) -> Key {
-    Key::new(
-        Bytes::from_static(PARTITION.as_bytes()),
-        keys::encode("", path),
-    )
+    Key::new(Bytes::from_static(PARTITION.as_bytes()), keys::encode(path))
 }

@@ -10,9 +10,11 @@
 //! - Two texts never share a key: texts are UTF-8, in which [`DIGEST_MARKER`] does not occur.
 //! - The encoding of a short text is the text itself.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use ports::{
-    Error, Item, Result,
+    Error, Item, Key, Result,
     key_value::{Name, Value},
 };
 use sha2::{Digest, Sha256};
@@ -25,12 +27,17 @@ const DIGEST_MARKER: u8 = 0xff;
 
 const TEXT: &str = "long_name";
 
-/// `kind` and the text: a key, or the first or last part of one.
-pub(crate) fn encode(kind: &str, text: &str) -> Vec<u8> {
+/// The text as a part of a key.
+pub(crate) fn encode(text: &str) -> Cow<'_, [u8]> {
     if text.len() <= PLAIN_BYTES_MAX {
-        return [kind.as_bytes(), text.as_bytes()].concat();
+        return Cow::Borrowed(text.as_bytes());
     }
-    [kind.as_bytes(), &[DIGEST_MARKER], &Sha256::digest(text)].concat()
+    Cow::Owned([&[DIGEST_MARKER][..], &Sha256::digest(text)].concat())
+}
+
+/// The key of `sort` in the partition of this kind and text.
+pub(crate) fn within(kind: &str, text: &str, sort: &[u8]) -> Key {
+    Key::within([kind.as_bytes(), &encode(text)], sort)
 }
 
 /// The attribute from which [`read`] restores a long text. `None` if the key contains the text.
@@ -86,12 +93,12 @@ mod tests {
     #[test]
     fn a_text_above_a_thousand_bytes_is_stored_under_its_digest() {
         let (plain, long) = ("x".repeat(1000), "x".repeat(1001));
-        assert_eq!(encode("node:", "/a"), b"node:/a");
-        assert_eq!(encode("", &plain), plain.as_bytes());
-        assert_eq!(encode("node:", &long).len(), "node:".len() + 1 + 32);
-        assert_ne!(encode("", &long), encode("", &"y".repeat(1001)));
+        assert_eq!(within("node:", "/a", b"b").partition(), b"node:/a");
+        assert_eq!(*encode(&plain), *plain.as_bytes());
+        assert_eq!(encode(&long).len(), 1 + 32);
+        assert_ne!(encode(&long), encode(&"y".repeat(1001)));
         for text in ["", "a", &plain, &long] {
-            let key = Bytes::from(encode("", text));
+            let key = Bytes::from(encode(text).into_owned());
             assert_eq!(
                 read(&key, &item(text), "a name").expect("it is there"),
                 text
@@ -101,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_digest_without_its_text_is_corrupt() {
-        let key = Bytes::from(encode("", &"x".repeat(2000)));
+        let key = Bytes::from(encode(&"x".repeat(2000)).into_owned());
         for item in [item("short"), item(&"y".repeat(2000))] {
             let error = read(&key, &item, "a child's name").expect_err("it is damaged");
             assert!(error.to_string().contains("a child's name"), "{error}");

@@ -9,8 +9,9 @@ use quick_cache::{
     unsync::{Cache, DefaultLifecycle},
 };
 
-/// The memory of an entry beside its path and its value's own bytes, in bytes.
-const ENTRY_BYTES: usize = 256;
+/// The memory of an entry beside its path and its value's own bytes, in bytes: its place in a table
+/// that may be half empty, and the headers of what it allocates.
+const ENTRY_BYTES: usize = 512;
 
 /// The typical length of an entry, which only sizes the tables at the start.
 const ENTRY_BYTES_TYPICAL: u64 = 1 << 10;
@@ -51,13 +52,16 @@ impl<V: Clone> Recent<V> {
     }
 
     /// Keeps the new value of `path`. None if it was deleted.
-    pub fn set(&mut self, path: &str, value: Option<V>) {
+    pub fn set(&mut self, path: String, value: Option<V>) {
         match value {
-            Some(value) => self.cache.insert(path.to_owned(), value),
-            None => {
-                self.cache.remove(path);
-            }
+            Some(value) => self.cache.insert(path, value),
+            None => self.remove(&path),
         }
+    }
+
+    /// Forgets the value of `path`.
+    pub fn remove(&mut self, path: &str) {
+        self.cache.remove(path);
     }
 }
 
@@ -69,11 +73,11 @@ mod tests {
     fn the_bytes_of_what_is_kept_are_bounded() {
         let mut recent = Recent::new(64 << 10, |value: &Vec<u8>| value.len());
         for number in 0..1000 {
-            recent.set(&format!("/{number}"), Some(vec![0; 1024]));
+            recent.set(format!("/{number}"), Some(vec![0; 1024]));
         }
         assert!(recent.cache.weight() <= 64 << 10);
         assert!(recent.cache.len() > 16);
-        recent.set("/999", None);
+        recent.set("/999".to_owned(), None);
         assert_eq!(recent.get("/999"), None);
     }
 }

@@ -167,6 +167,12 @@ impl Row {
             .collect()
     }
 
+    /// Whether the writer of `holder` may still decide the request that its locks name. Once false,
+    /// this stays false: both numbers only grow, and every decision depends on them.
+    pub fn may_decide(&self, holder: Holder) -> bool {
+        self.fence == holder.fence && self.sequence < holder.request.sequence
+    }
+
     /// The requests in the outbox that were decided under the locks of `holder`.
     pub fn decided_under(&self, holder: Holder) -> Result<Vec<Decided>> {
         let mut decided = self.outbox_decoded()?;

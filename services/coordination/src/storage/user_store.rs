@@ -14,16 +14,20 @@
 //!
 //! From FaaSKeeper, sections 3.2 and 4.1 (data storage).
 
+mod reader;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use ports::{
     Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
-    key_value::{Action, Name, Read, Scan, Test, Transacted, Value},
+    key_value::{Action, Name, Read, Test, Transacted, Value},
     objects::{
         self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
     },
 };
+
+pub use reader::Reader;
 
 use crate::{
     config::DataPlacement,
@@ -49,21 +53,6 @@ const GARBAGE: &str = "garbage";
 const ZNODES: &str = "znodes";
 const EPHEMERALS: &str = "ephemerals";
 const DATA_BYTES: &str = "data_bytes";
-
-const PAGE_ITEMS: usize = 1000;
-
-/// Znodes per page of a count. The walk keeps the names of one page for each level of the tree.
-const COUNTED_PAGE_ITEMS: usize = 200;
-
-/// One level of a walk through the tree.
-struct Level {
-    /// The rest of the children's partition.
-    scan: Option<Scan>,
-    /// Those of the last page that have children and are not counted yet.
-    parents: Vec<String>,
-    /// The length of the path one level up.
-    above: usize,
-}
 
 /// A znode as clients read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +136,8 @@ impl Node {
 
     /// The attributes of the item at `path`.
     fn attributes(&self, path: &str) -> Vec<(Name, Value)> {
-        let mut attributes = vec![(STAT.into(), Value::Bytes(encode(&self.stat)))];
+        let mut attributes = Vec::with_capacity(2);
+        attributes.push((STAT.into(), Value::Bytes(encode(&self.stat))));
         if !self.acl.is_empty() {
             attributes.push((ACL.into(), Value::Bytes(self.acl.clone())));
         }
@@ -180,6 +170,19 @@ pub struct Cursor {
     pub zxid: Zxid,
     /// The last zxid of a slot that is being applied in parts, otherwise equal to `zxid`.
     pub applying: Zxid,
+}
+
+impl Cursor {
+    fn read(item: Option<&Item>) -> Self {
+        let number = |name| item.and_then(|item| item.integer(name)).unwrap_or_default();
+        let zxid = Zxid(number(ZXID));
+        Self {
+            slot: number(SLOT) as u64,
+            epoch: number(EPOCH) as u64,
+            zxid,
+            applying: zxid.max(Zxid(number(APPLYING))),
+        }
+    }
 }
 
 /// How much a slot adds to the numbers of znodes and ephemerals, and to the bytes of paths and
@@ -246,95 +249,25 @@ impl UserStore {
         }
     }
 
-    /// The znode at `path`, if it exists.
-    pub async fn get(&self, path: &str) -> Result<Option<Node>> {
-        Ok(self.read(path).await?.value)
+    /// The znodes for a read of several calls.
+    pub fn reader(&self) -> Reader {
+        Reader::new(self)
     }
 
-    /// As [`UserStore::get`], with the point of the read.
-    pub async fn read(&self, path: &str) -> Result<Read<Option<Node>>> {
-        let Some(key) = key(path) else {
-            let point = self.items.point();
-            return Ok(Read { value: None, point });
-        };
-        let Read { value, point } = self.items.get(&key).await?;
-        let value = value.as_deref().map(Node::read).transpose()?;
-        Ok(Read { value, point })
+    /// The znode at `path`, if it exists.
+    pub async fn get(&self, path: &str) -> Result<Option<Node>> {
+        self.reader().get(path).await
     }
 
     /// The names of all children of `path`, in order.
     pub async fn children(&self, path: &str) -> Result<Vec<String>> {
-        let mut names = self.each_child(path, |name, _| Ok(name)).await?;
-        keys::sort(&mut names);
-        Ok(names)
+        self.reader().children(path).await
     }
 
     /// The names and Stats of all children of `path`, in any order.
     pub(crate) async fn children_with_stats(&self, path: &str) -> Result<Vec<(String, Stat)>> {
-        self.each_child(path, |name, item| Ok((name, Node::read(item)?.stat)))
-            .await
-    }
-
-    async fn each_child<T>(
-        &self,
-        path: &str,
-        read: impl Fn(String, &Item) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        let mut children = Vec::new();
-        let mut scan = Scan::partition(children_partition(path), PAGE_ITEMS);
-        loop {
-            let page = self.items.scan(&scan).await?.value;
-            for (sort, item) in page.items {
-                let name = keys::read(&sort, &item, "a child's name")?;
-                children.push(read(name, &item)?);
-            }
-            let Some(next) = page.next else { break };
-            scan.from = next;
-        }
-        Ok(children)
-    }
-
-    /// The number of znodes below `path`, of which no page outlives its turn.
-    ///
-    /// The walk is depth-first with a place in each level's partition. It lists the children of a
-    /// znode only if the znode has some.
-    pub async fn count_descendants(&self, path: &str) -> Result<u64> {
-        let level = |path: &str, above: usize| Level {
-            scan: Some(Scan::partition(
-                children_partition(path),
-                COUNTED_PAGE_ITEMS,
-            )),
-            parents: Vec::new(),
-            above,
-        };
-        let (mut count, mut path) = (0, path.to_owned());
-        let mut levels = vec![level(&path, 0)];
-        while let Some(deepest) = levels.last_mut() {
-            if let Some(name) = deepest.parents.pop() {
-                let above = path.len();
-                if path != "/" {
-                    path.push('/');
-                }
-                path.push_str(&name);
-                levels.push(level(&path, above));
-            } else if let Some(scan) = deepest.scan.take() {
-                let page = self.items.scan(&scan).await?.value;
-                count += page.items.len() as u64;
-                for (sort, item) in page.items {
-                    if Node::read(&item)?.stat.num_children > 0 {
-                        deepest
-                            .parents
-                            .push(keys::read(&sort, &item, "a child's name")?);
-                    }
-                }
-                deepest.scan = page.next.map(|from| Scan { from, ..scan });
-                tokio::task::yield_now().await;
-            } else {
-                path.truncate(deepest.above);
-                levels.pop();
-            }
-        }
-        Ok(count)
+        let name_and_stat = |name, item: &Item| Ok((name, Node::read(item)?.stat));
+        self.reader().each_child(path, name_and_stat).await
     }
 
     /// The bytes of `data`. The outer `Option` is `None` if the object is gone because the znode
@@ -430,15 +363,7 @@ impl UserStore {
     /// slot is applied completely.
     pub async fn cursor(&self) -> Result<Read<(Cursor, Vec<Bytes>)>> {
         let Read { value: item, point } = self.items.get(&cursor_key()).await?;
-        let number = |name| item.as_ref().and_then(|item| item.integer(name));
-        let number = |name| number(name).unwrap_or_default();
-        let zxid = Zxid(number(ZXID));
-        let cursor = Cursor {
-            slot: number(SLOT) as u64,
-            epoch: number(EPOCH) as u64,
-            zxid,
-            applying: zxid.max(Zxid(number(APPLYING))),
-        };
+        let cursor = Cursor::read(item.as_deref());
         let garbage = item.map(|item| item.list(GARBAGE).to_vec());
         Ok(Read {
             value: (cursor, garbage.unwrap_or_default()),
@@ -601,8 +526,11 @@ fn cursor_key() -> Key {
     Key::new("cursor", [])
 }
 
+/// The kind of the partitions of children.
+const CHILDREN: &str = "children:";
+
 fn children_partition(path: &str) -> Vec<u8> {
-    keys::encode("children:", path)
+    [CHILDREN.as_bytes(), &keys::encode(path)].concat()
 }
 
 /// The key of a znode, or `None` for a path that no znode can have.
@@ -612,7 +540,7 @@ fn key(path: &str) -> Option<Key> {
         return None;
     }
     match path::split(path) {
-        Some((parent, name)) => Some(Key::new(children_partition(parent), keys::encode("", name))),
+        Some((parent, name)) => Some(keys::within(CHILDREN, parent, &keys::encode(name))),
         None if path == "/" => Some(Key::new("root", [])),
         None => None,
     }

@@ -5,14 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use bytes::Bytes;
 use ports::DurabilityPoint;
 
 use super::DeliveredChange;
 use crate::{
     access::{self, Rules},
     backlog::Backlog,
-    model::{Connection, EventKind, Identity, SessionId, Zxid},
+    model::{Connection, Identity, SessionId, Zxid},
     tail::event_queue::{ClientEvent, EventQueue},
     watches::Watches,
 };
@@ -111,16 +110,9 @@ impl Registry {
         sessions
     }
 
-    pub(super) fn keep_change(&mut self, zxid: Zxid, kind: EventKind, path: &str, acl: &Bytes) {
-        self.recent.push_back(
-            path.len() + acl.len(),
-            DeliveredChange {
-                zxid,
-                kind,
-                path: path.to_owned(),
-                acl: acl.clone(),
-            },
-        );
+    pub(super) fn keep_change(&mut self, change: DeliveredChange) {
+        self.recent
+            .push_back(change.path.len() + change.acl.len(), change);
         while self.recent.len() > RECENT_CHANGES_MAX || self.recent.bytes() > RECENT_BYTES_MAX {
             let Some(forgotten) = self.recent.pop_front() else {
                 return;

@@ -60,7 +60,7 @@ fn deliver(tail: &Tail, entries: Vec<LogEntry>) {
         incarnation: Incarnation(1),
         position: Position(1),
     };
-    tail.deliver(&slot, point);
+    tail.deliver(slot, point);
 }
 
 /// The paths that changed after `since` and up to `until`.

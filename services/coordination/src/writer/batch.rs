@@ -227,12 +227,13 @@ impl<'writer> Batch<'writer> {
 
     /// Locks znodes for one request in path order, among them those that were waited for since the
     /// batch began. Waits only while the batch has no other request.
-    pub(super) async fn lock_all(&mut self, mut paths: BTreeSet<String>) -> Result<(), PlanError> {
+    pub(super) async fn lock_all(&mut self, mut paths: BTreeSet<&str>) -> Result<(), PlanError> {
+        let waited_for = self.waited_for.clone();
         if self.is_empty() {
             self.release_all().await?;
-            paths.extend(self.waited_for.iter().cloned());
+            paths.extend(waited_for.iter().map(String::as_str));
         }
-        for path in &paths {
+        for path in paths {
             self.lock(path).await?;
         }
         Ok(())
@@ -529,26 +530,29 @@ impl<'writer> Batch<'writer> {
         if !self.is_optimistic() {
             self.remember(None);
         }
+        let is_optimistic = self.is_optimistic();
         let store = &mut self.store;
         for (create, path) in &self.deleted {
             ephemerals::remove(store, *create, path).await?;
         }
-        let is_halved = self.locking.mutant.breaks(Broken::InstallsHalfOfADecision);
-        for (place, (path, held)) in self.held.iter().enumerate() {
-            if held.is_touched
-                && held.becomes.is_none()
-                && let Some(version) = self.expiring.get(path)
-            {
+        for (path, version) in &self.expiring {
+            let held = self.held.get(path);
+            if held.is_some_and(|held| held.is_touched && held.becomes.is_none()) {
                 expiring::replace(store, path, *version, None).await?;
             }
-            if self.locking.mutant.breaks(Broken::IndexesWhenDecided)
-                && let Some(due_ms) = held.becomes.as_ref().and_then(NodeState::due_ms)
-            {
-                expiring::add(store, path, due_ms).await?;
+        }
+        if self.locking.mutant.breaks(Broken::IndexesWhenDecided) {
+            for (path, held) in &self.held {
+                if let Some(due_ms) = held.becomes.as_ref().and_then(NodeState::due_ms) {
+                    expiring::add(store, path, due_ms).await?;
+                }
             }
-            if held.seen.is_some() {
-                continue;
-            }
+        }
+        if is_optimistic {
+            return Ok((self.outcomes, self.store));
+        }
+        let is_halved = self.locking.mutant.breaks(Broken::InstallsHalfOfADecision);
+        for (place, (path, held)) in self.held.iter().enumerate() {
             let is_left_out = is_halved && self.held.len() > 2 && place % 2 == 1;
             if held.is_touched && !is_left_out {
                 node::install(store, path, &self.lock, held.becomes.as_ref()).await?;

@@ -83,8 +83,8 @@ async fn remove_expired(
 /// The znodes from which a request is planned. It locks them.
 struct View<'batch, 'writer> {
     batch: &'batch mut Batch<'writer>,
-    /// If the request is a part of a multi, the states that the parts before it give to znodes.
-    earlier: Option<BTreeMap<String, Option<NodeState>>>,
+    /// If the request is a part of a multi, the znodes that the parts before it touch.
+    earlier: Option<BTreeMap<String, Touched>>,
 }
 
 impl View<'_, '_> {
@@ -92,7 +92,7 @@ impl View<'_, '_> {
         let state = match &self.earlier {
             None => self.batch.lock(path).await?,
             Some(earlier) => match earlier.get(path) {
-                Some(state) => state.clone(),
+                Some(touched) => touched.becomes.clone(),
                 None => self.batch.lock_another(path).await?,
             },
         };
@@ -230,7 +230,6 @@ async fn parts_in_order(parts: &[Operation], asked: Asked<'_>, batch: &mut Batch
         earlier: Some(BTreeMap::new()),
     };
     let mut planned = Vec::with_capacity(parts.len());
-    let mut merged: BTreeMap<String, Touched> = BTreeMap::new();
     for (number, part) in parts.iter().enumerate() {
         let (effect, touched) = match update(part, asked, &mut view).await {
             Err(PlanError::Refused(Refusal { error, .. })) => {
@@ -243,16 +242,17 @@ async fn parts_in_order(parts: &[Operation], asked: Asked<'_>, batch: &mut Batch
         };
         let earlier = view.earlier.get_or_insert_default();
         for touched in &touched {
-            earlier.insert(touched.path.clone(), touched.becomes.clone());
-            merged
-                .entry(touched.path.clone())
-                .and_modify(|whole| whole.becomes.clone_from(&touched.becomes))
-                .or_insert_with(|| touched.clone());
+            if let Some(whole) = earlier.get_mut(&touched.path) {
+                whole.becomes.clone_from(&touched.becomes);
+            } else {
+                earlier.insert(touched.path.clone(), touched.clone());
+            }
         }
         let touched = touched.into_iter().map(without_acl).collect();
         planned.push(Part { effect, touched });
     }
-    Ok((Effect::Multi(planned), merged.into_values().collect()))
+    let merged = view.earlier.into_iter().flat_map(BTreeMap::into_values);
+    Ok((Effect::Multi(planned), merged.collect()))
 }
 
 /// What a part's own change shows to the distributor, which has the ACL from the effect.
@@ -264,7 +264,7 @@ fn without_acl(mut touched: Touched) -> Touched {
 }
 
 /// The paths that the parts certainly touch. Those of sequential znodes depend on their parents.
-fn known_paths(parts: &[Operation]) -> BTreeSet<String> {
+fn known_paths(parts: &[Operation]) -> BTreeSet<&str> {
     let mut paths = BTreeSet::new();
     for part in parts {
         let (path, has_parent, is_whole) = match part {
@@ -279,10 +279,10 @@ fn known_paths(parts: &[Operation]) -> BTreeSet<String> {
             continue;
         }
         if has_parent && let Some((parent, _)) = path::split(path) {
-            paths.insert(parent.to_owned());
+            paths.insert(parent);
         }
         if is_whole {
-            paths.insert(path.clone());
+            paths.insert(path);
         }
     }
     paths

@@ -195,7 +195,7 @@ impl Overlay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serializable::{apply::Piece, conformance::key, model::Patch};
+    use crate::serializable::{apply::Piece, contract::key, model::Patch};
 
     fn slot(number: u64, change: Change) -> Arc<LoggedSlot> {
         Arc::new(LoggedSlot {

@@ -29,7 +29,7 @@ fn atomic_run(near: &World) -> (Arc<Env>, Arc<Run>) {
         clock,
         entropy,
         options,
-        stop: crate::stop::Stop::default(),
+        stop: functions::stop::Stop::default(),
     });
     let run = Run::new(
         &env,

@@ -10,7 +10,7 @@ use std::{
 
 use ports::DurabilityPoint;
 use transactions::serializable::{
-    conformance::Oracle,
+    contract::Oracle,
     model::{Key, KeyRange, Predicate, ProposalId, Slot, Verdict, number_in},
 };
 

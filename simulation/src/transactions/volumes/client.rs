@@ -10,7 +10,7 @@ use transactions::{
     Error,
     serializable::{
         VolumeStore,
-        conformance::{self, some_key, some_number, some_range, some_write},
+        contract::{self, some_key, some_number, some_range, some_write},
         model::{
             At, Is, Key, KeyRange, PageLimits, PinName, Predicate, Proposal, ProposalId, SessionId,
             Slot, Verdict, Write, Writes, number_in,
@@ -293,7 +293,7 @@ impl Client {
         let name = ["a", "b", "c", "d"][self.rng.usize(..4)];
         // Told apart from all other values.
         let value = format!("{}-{}", self.number, self.rng.u32(..));
-        conformance::put(&conformance::key("d", name), value)
+        contract::put(&contract::key("d", name), value)
     }
 
     /// A comparison that holds at the snapshot.

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use files::check::{self, Counts, Options};
 use in_process::{SystemClock, SystemEntropy};
 use serde::Serialize;
-use tokio::runtime;
 use tracing_subscriber::filter::LevelFilter;
 use transactions::{
     Error,
@@ -21,7 +20,7 @@ use transactions::{
 };
 
 use super::Check;
-use crate::wiring::QuietStore;
+use crate::{commands::runtime, wiring::QuietStore};
 
 /// The report of the server's check, and what only a quiet store shows.
 #[derive(Debug, Serialize)]
@@ -42,11 +41,7 @@ pub(super) fn check(asked: &Check) -> anyhow::Result<Bytes> {
         .with_max_level(LevelFilter::WARN)
         .with_target(false)
         .init();
-    let runtime = runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the runtime could not be started")?;
-    let report = runtime.block_on(async {
+    let report = runtime()?.block_on(async {
         let name = VolumeName::new(asked.volume.volume.as_str())?;
         let store = QuietStore::open(&asked.places.settle()?, !asked.metadata).await?;
         let checked = checked(asked, &store, &name).await;

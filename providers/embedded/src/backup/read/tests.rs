@@ -2,6 +2,7 @@ use std::fs::{self, File};
 
 use super::super::{Target, frames::FrameWriter, restore};
 use super::*;
+use crate::{Config, Embedded};
 
 /// A small backup of a record and an object, with a part that compresses.
 fn backup(object: &ObjectHead) -> Vec<u8> {
@@ -111,6 +112,74 @@ fn any_frames_are_refused_without_a_panic() {
     }
 }
 
+/// Whole backups of hostile records and objects: each is restored and opens or says why not, or
+/// leaves nothing.
+#[test]
+fn any_content_is_restored_inside_of_the_target_or_not_at_all() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let (mut restored, mut refused) = (0, 0);
+    for seed in 0..24 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let bytes = whole(&mut rng);
+        let directory = tempfile::tempdir().expect("a directory");
+        let target = Target {
+            data_dir: directory.path().join("data"),
+            named: Some(directory.path().join("named")),
+        };
+        let made = || fs::read_dir(directory.path()).expect("it lists").count();
+        if let Ok(contents) = restore(&*bytes, &target) {
+            assert_eq!(contents, verify(&*bytes).expect("it is whole"), "{seed}");
+            assert_eq!(made(), 2, "{seed}");
+            let _ = runtime.block_on(Embedded::open(Config::new(target.data_dir)));
+            restored += 1;
+        } else {
+            assert_eq!(made(), 0, "{seed}");
+            refused += 1;
+        }
+    }
+    assert!(restored > 3 && refused > 3, "{restored} {refused}");
+}
+
+/// A backup with right frames, whose records and objects are drawn.
+fn whole(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let (mut out, mut end) = (Vec::new(), End::default());
+    let mut frames = FrameWriter::begin(&mut out).expect("memory takes it");
+    let mut records = Vec::new();
+    for _ in 0..rng.usize(..3) {
+        // A message, the id of one, a time, or noise.
+        let table = rng.choice([4, 8, 6, 1, 3, 0]).expect("some");
+        let key = [&[table], &*noise(rng)].concat();
+        records.push((Bytes::from(key), Bytes::from(noise(rng))));
+    }
+    end.records = records.len() as u64;
+    let written = frames.value(Kind::Head, &Head::default());
+    let mut written = written.and_then(|()| frames.value(Kind::Records, &records));
+    for _ in 0..rng.usize(..3) {
+        let place = rng
+            .choice(["objects", ".", "--objects", "journal", "a/b"])
+            .expect("some");
+        let name = rng
+            .choice(["a", "a/b", "format", "x/../y", "LOCK", "00000001.log"])
+            .expect("some");
+        let (head, data) = (object(place, name), vec![rng.u8(..); 500]);
+        (end.objects, end.object_bytes) = (end.objects + 1, end.object_bytes + 500);
+        written = written
+            .and_then(|()| frames.value(Kind::Object, &head))
+            .and_then(|()| frames.frame(Kind::Data, &data));
+    }
+    written
+        .and_then(|()| frames.end(end))
+        .expect("memory takes it");
+    out
+}
+
+fn noise(rng: &mut fastrand::Rng) -> Vec<u8> {
+    (0..rng.usize(..12)).map(|_| rng.u8(..)).collect()
+}
+
 #[test]
 fn a_frame_that_claims_to_be_huge_takes_no_memory() {
     let whole = backup(&object("objects", "a"));
@@ -175,6 +244,20 @@ fn an_object_never_lies_outside_of_the_target() {
         assert_eq!(left.count(), 0, "{place} {name}");
     }
     assert_eq!(fs::read_dir(directory.path()).expect("it lists").count(), 1);
+}
+
+#[test]
+fn an_object_takes_the_place_of_no_file_of_the_store() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for name in ["state.redb", "format", ".landfast-restoring"] {
+        let target = Target {
+            data_dir: directory.path().join("data"),
+            named: None,
+        };
+        let refused = restore(&*backup(&object(".", name)), &target).expect_err(name);
+        assert!(refused.to_string().contains(name), "{refused}");
+        assert!(!target.data_dir.exists(), "{name}");
+    }
 }
 
 /// The next restore to the same directories removes what one left that was killed. One that runs

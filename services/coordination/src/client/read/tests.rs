@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ports::Handler as _;
+use ports::{ErrorKind, Handler as _};
 use simulated::Options;
 
 use super::*;
@@ -154,8 +154,8 @@ fn a_read_that_waits_for_the_view_precedes_newer_events() {
     });
 }
 
-/// Whether a read that found no znode fails if the store restarts before its second call.
-fn fails_across_a_restart(broken: Option<Broken>) -> bool {
+/// Whether a read fails if the store restarts after its first call.
+fn fails_across_a_restart(request: &Request, broken: Option<Broken>) -> bool {
     simulated::run(async {
         let config = Config {
             mutant: broken.into(),
@@ -165,29 +165,43 @@ fn fails_across_a_restart(broken: Option<Broken>) -> bool {
         let (session, store) = (fixture.open(1).await, fixture.store());
         let tail = fixture.tail(store.clone()).await;
         let restarted = fixture.clone();
-        let is_cursor =
-            |call: &Call<'_>| matches!(call, Call::Get(key) if key.partition() == b"cursor");
-        store.once(Side::Before, is_cursor, async move {
+        let is_read = |call: &Call<'_>| matches!(call, Call::Get(_) | Call::Scan);
+        store.once(Side::After, is_read, async move {
             restarted.restart().await;
             Ok(())
         });
-        let request = Request::Exists {
-            path: "/a".into(),
-            watching: Watching::No,
-        };
-        let asker = asker(session);
-        let read = run(&tail, asker, &request, &mut Gathered::default()).await;
+        let read = run(&tail, asker(session), request, &mut Gathered::default()).await;
         assert!(store.is_through());
         read.is_err_and(|error| error.kind() == ErrorKind::Lost)
     })
 }
 
-/// D4, C-5: the first call may have seen a deletion that is lost.
+/// D4, C-5: the first call may have seen changes that are lost.
 #[test]
-fn a_read_of_a_missing_znode_ends_with_its_store() {
-    assert!(fails_across_a_restart(None));
-    assert!(
-        !fails_across_a_restart(Some(Broken::ReadsAcrossRestarts)),
-        "the rule is needed"
-    );
+fn a_read_of_several_calls_ends_with_its_store() {
+    let (path, watching) = (|| "/missing".to_owned(), Watching::No);
+    for request in [
+        Request::Exists {
+            path: path(),
+            watching,
+        },
+        Request::GetData {
+            path: path(),
+            watching,
+        },
+        Request::GetAcl { path: path() },
+        Request::GetChildren {
+            path: path(),
+            watching,
+        },
+        Request::CountDescendants { path: "/".into() },
+        Request::GetEphemerals { prefix: "/".into() },
+    ] {
+        assert!(fails_across_a_restart(&request, None), "{request:?}");
+        let broken = Some(Broken::ReadsAcrossRestarts);
+        assert!(
+            !fails_across_a_restart(&request, broken),
+            "the rule is needed for {request:?}"
+        );
+    }
 }

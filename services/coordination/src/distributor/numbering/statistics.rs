@@ -8,6 +8,7 @@
 //! slot. The slot in the log therefore contains them, and a successor takes them from there.
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use ports::Result;
 
 use super::Working;
@@ -21,6 +22,10 @@ use crate::{
 /// The most znodes that are counted when a quota is set on a subtree that exists. Meanwhile all
 /// other updates wait.
 const COUNTED_MAX: i64 = 100_000;
+
+/// Znodes are listed together until they have this many children: a distant store answers many
+/// calls in the time of one.
+const LISTED_TOGETHER_MAX: i32 = 200;
 
 impl Working<'_> {
     /// Notes a change of `path`, if it holds the limits of a quota.
@@ -135,10 +140,19 @@ impl Working<'_> {
         if let Some(node) = self.region.get(top).await? {
             waiting.push((top.to_owned(), node.stat));
         }
-        while let Some((path, stat)) = waiting.pop() {
-            if !self.nodes.contains_key(&path) {
-                count += 1;
-                bytes += i64::from(stat.data_length);
+        while !waiting.is_empty() {
+            let (mut parents, mut children) = (Vec::new(), 0);
+            while children < LISTED_TOGETHER_MAX
+                && let Some((path, stat)) = waiting.pop()
+            {
+                if !self.nodes.contains_key(&path) {
+                    count += 1;
+                    bytes += i64::from(stat.data_length);
+                }
+                if stat.num_children > 0 {
+                    children += stat.num_children;
+                    parents.push(path);
+                }
             }
             if count > COUNTED_MAX {
                 tracing::warn!(
@@ -148,11 +162,13 @@ impl Working<'_> {
                 );
                 break;
             }
-            if stat.num_children > 0 {
-                tokio::task::yield_now().await;
-                let children = self.region.children_with_stats(&path).await?;
+            tokio::task::yield_now().await;
+            let listings = parents
+                .iter()
+                .map(|path| self.region.children_with_stats(path));
+            for (path, children) in parents.iter().zip(try_join_all(listings).await?) {
                 let below = children.into_iter();
-                waiting.extend(below.map(|(name, stat)| (path::join(&path, &name), stat)));
+                waiting.extend(below.map(|(name, stat)| (path::join(path, &name), stat)));
             }
         }
         Ok((count, bytes))

@@ -3,7 +3,14 @@
 use simulated::World;
 
 use super::*;
-use crate::{model::SessionId, records::UpdateId};
+use crate::{
+    model::{Password, SessionId},
+    records::UpdateId,
+};
+
+/// The session that holds the lock, and the one that waits for it.
+const HOLDER: i64 = 4;
+const WAITER: i64 = 8;
 
 /// Locks with `config` on a machine whose clock is off by `off_by_ms`.
 fn locking(world: &World, config: &Config, off_by_ms: i64) -> Locking {
@@ -22,29 +29,52 @@ fn lock_of(session: i64) -> Lock {
 
 /// How long a lock that is never released blocks another writer, in true time.
 fn taken_over_after(locks: LockOptions, holder_off_by_ms: i64, waiter_off_by_ms: i64) -> Duration {
+    let config = Config {
+        locks,
+        ..Config::default()
+    };
+    let off_by_ms = (holder_off_by_ms, waiter_off_by_ms);
+    taken_over_with(&config, off_by_ms, None)
+}
+
+/// Like above. Another writer takes over the holder's session after `fenced_out_after`.
+fn taken_over_with(
+    config: &Config,
+    (holder_off_by_ms, waiter_off_by_ms): (i64, i64),
+    fenced_out_after: Option<Duration>,
+) -> Duration {
     simulated::run(async {
-        let (world, config) = (
-            World::new(1),
-            Config {
-                locks,
-                ..Config::default()
-            },
-        );
+        let world = World::new(1);
         let (holder, waiter) = (
-            locking(&world, &config, holder_off_by_ms),
-            locking(&world, &config, waiter_off_by_ms),
+            locking(&world, config, holder_off_by_ms),
+            locking(&world, config, waiter_off_by_ms),
         );
         let store = &mut TrackedStore::new(world.key_value());
+        let session = SessionId(HOLDER);
+        session::create(store, session, Password([7; 16]), Duration::from_secs(40))
+            .await
+            .expect("no fault is injected");
+        session::acquire(store, session)
+            .await
+            .expect("no fault is injected");
         let held = holder
-            .try_lock(store, "/a", &lock_of(4))
+            .try_lock(store, "/a", &lock_of(HOLDER))
             .await
             .expect("no fault is injected");
         assert!(held.is_some(), "it is free");
         let (clock, began) = (world.clock(), world.clock().monotonic());
-        waiter
-            .lock(store, "/a", &lock_of(8))
-            .await
-            .expect("no fault is injected");
+        let successor = async {
+            let Some(after) = fenced_out_after else {
+                return;
+            };
+            clock.sleep(after).await;
+            session::acquire(&mut TrackedStore::new(world.key_value()), session)
+                .await
+                .expect("no fault is injected");
+        };
+        let lock = lock_of(WAITER);
+        let (taken, ()) = tokio::join!(waiter.lock(store, "/a", &lock), successor);
+        taken.expect("no fault is injected");
         clock.monotonic().since(began)
     })
 }
@@ -89,4 +119,29 @@ fn without_the_drift_allowance_a_holder_with_a_slow_clock_is_fenced_out_too_earl
         taken_over_after(locks, 0, 0) >= locks.hold_max,
         "it takes two clocks that differ"
     );
+}
+
+/// How long a lock blocks another writer, if its holder's session is taken over after `after`.
+fn taken_over_after_a_fence(after: Duration, broken: Option<Broken>) -> Duration {
+    let config = Config {
+        mutant: broken.into(),
+        ..Config::default()
+    };
+    taken_over_with(&config, (0, 0), Some(after))
+}
+
+/// C-1: waiters do not wait for the time of a lock whose holder can decide nothing any more.
+#[test]
+fn a_lock_ends_with_the_right_to_decide_under_it() {
+    let locks = LockOptions::default();
+    let longest = LOOK_AFTER + locks.wait_max + PATIENCE_MAX;
+    for after in [0, 10, 700, 2_000].map(Duration::from_millis) {
+        let taken = taken_over_after_a_fence(after, None);
+        assert!(
+            taken >= after && taken <= after + longest,
+            "fenced out after {after:?}, taken after {taken:?}"
+        );
+        let taken = taken_over_after_a_fence(after, Some(Broken::WaitsForDeadWriters));
+        assert!(taken >= locks.hold_max, "the rule is needed");
+    }
 }

@@ -117,7 +117,7 @@ fn a_part_is_applied_once_even_by_several_instances() {
 /// Notes, section 4: all descendants count, over any number of pages and levels.
 #[test]
 fn descendants_are_counted_page_by_page() {
-    const CHILDREN: usize = 2 * COUNTED_PAGE_ITEMS + 50;
+    const CHILDREN: usize = 2 * reader::COUNTED_PAGE_ITEMS + 50;
     simulated::run(async {
         let world = World::new(1);
         let store = (world.key_value(), world.objects());
@@ -147,7 +147,7 @@ fn descendants_are_counted_page_by_page() {
             ("/missing", 0),
         ];
         for (path, count) in expected {
-            let counted = region.count_descendants(path).await;
+            let counted = region.reader().count_descendants(path).await;
             assert_eq!(
                 counted.expect("no fault is injected"),
                 count as u64,

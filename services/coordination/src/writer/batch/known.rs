@@ -36,14 +36,14 @@ impl Known {
     pub(super) fn set(&self, installed: Vec<(String, Option<Installed>)>) {
         let mut recent = self.recent();
         for (path, state) in installed {
-            recent.set(&path, state);
+            recent.set(path, state);
         }
     }
 
     pub(super) fn forget<'path>(&self, paths: impl Iterator<Item = &'path String>) {
         let mut recent = self.recent();
         for path in paths {
-            recent.set(path, None);
+            recent.remove(path);
         }
     }
 

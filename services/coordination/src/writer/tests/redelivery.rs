@@ -216,6 +216,63 @@ fn breaking_a_lock_too_early_fences_its_holder_out() {
     );
 }
 
+/// A writer dies with locks, its client moves to another connection, and the message that is
+/// delivered again is not decided. Returns how long another session then takes to set a znode that
+/// is still locked, and the number of updates that the znode has seen.
+fn set_after_a_death(is_victim: fn(&Call<'_>) -> bool, broken: Option<Broken>) -> (Duration, i32) {
+    simulated::run(async {
+        let fixture = fixture_without(broken).await;
+        let (dead, other, store) = (
+            fixture.open(1).await,
+            fixture.open(2).await,
+            fixture.store(),
+        );
+        let asked = fixture.asked(dead, vec![set("/", "first")]).await;
+        let death = Arc::new(Notify::new());
+        let dies = death.clone();
+        store.once(Side::After, is_victim, async move {
+            dies.notify_one();
+            pending().await
+        });
+        let writer = fixture.writer(&store);
+        tokio::select! {
+            biased;
+            () = death.notified() => {}
+            done = writer.handle_messages(&asked) => panic!("it dies: {done:?}"),
+        }
+        let attached = session::attach(&mut fixture.system(), dead, PASSWORD, TIMEOUT).await;
+        assert!(matches!(attached, Ok(Transition::Done(_))));
+        // A process of the successor that dies once it has the session.
+        session::acquire(&mut fixture.system(), dead)
+            .await
+            .expect("no fault is injected");
+        let clock = fixture.world.clock();
+        let began = clock.monotonic();
+        fixture.decided(other, vec![set("/", "second")]).await;
+        let taken = clock.monotonic().since(began);
+        let decided = fixture.row(other).await.outbox_decoded();
+        let decided = decided.expect("it decodes");
+        let state = decided[0].touched[0].becomes.as_ref();
+        (taken, state.expect("the root stays").version)
+    })
+}
+
+/// C-1: a dead writer's lock delays no other session once its own session is taken over, and a
+/// decision under it counts.
+#[test]
+fn the_locks_of_a_dead_writer_end_with_its_fencing_number() {
+    let soon = Duration::from_millis(500);
+    let locked: fn(&Call<'_>) -> bool = |call| is_lock_of(call, "/");
+    for (is_victim, version) in [(locked, 1), (is_decision, 2)] {
+        let (taken, seen) = set_after_a_death(is_victim, None);
+        assert!(taken < soon && seen == version, "after {taken:?}: {seen}");
+        let (taken, _) = set_after_a_death(is_victim, Some(Broken::WaitsForDeadWriters));
+        assert!(taken > soon, "the rule is needed");
+    }
+    let (_, seen) = set_after_a_death(is_decision, Some(Broken::BreaksLocksUnasked));
+    assert_eq!(seen, 1, "the rule is needed");
+}
+
 /// C6: an index entry may be written late, for a create that another writer has decided since. It
 /// must not replace the entry of the next create at its path. Otherwise, applying the deletion of
 /// the first would remove the entry of the second.

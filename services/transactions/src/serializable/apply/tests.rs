@@ -1,5 +1,5 @@
 use super::*;
-use crate::serializable::conformance::{Oracle, key, put, some_key, some_write};
+use crate::serializable::contract::{Oracle, key, put, some_key, some_write};
 
 fn base(oracle: &Oracle) -> impl Fn(&Key) -> Base {
     |key| Base::of(oracle.0.get(key).map(|value| value.clone().into()).as_ref())

@@ -1,5 +1,5 @@
 use super::*;
-use crate::serializable::conformance::{key, put};
+use crate::serializable::contract::{key, put};
 
 const ONE: SessionId = SessionId(1);
 const TWO: SessionId = SessionId(2);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::serializable::{
     apply::Piece,
-    conformance::{blind, id, key},
+    contract::{blind, id, key},
     model::{Patch, VALUE_BYTES_MAX},
 };
 

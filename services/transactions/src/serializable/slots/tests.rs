@@ -1,7 +1,7 @@
 use super::*;
 use crate::serializable::{
     apply::Piece,
-    conformance::{Oracle, id, key, some_key, some_write},
+    contract::{Oracle, id, key, some_key, some_write},
     model::{Patch, VALUE_BYTES_MAX},
 };
 

@@ -11,7 +11,7 @@ use self::engine::{Engine, EngineVolume};
 use super::*;
 use crate::serializable::{
     ModelVolume, VolumeStore,
-    conformance::{self, blind, id, key, put, some_key, some_number, some_range, some_write},
+    contract::{self, blind, id, key, put, some_key, some_number, some_range, some_write},
     lock_table::LockTable,
     model::{At, BlockBytes, Is, Predicate, Proposal, Refusal, Write, Writes, number_bytes},
     slots::SLOT_BYTES_MAX,
@@ -32,36 +32,36 @@ fn tight() -> Limits {
 
 #[test]
 fn histories_are_strictly_serializable() {
-    simulated::run(conformance::histories_are_strictly_serializable(&open, 200));
+    simulated::run(contract::histories_are_strictly_serializable(&open, 200));
     let open = || -> Arc<dyn VolumeStore> { Arc::new(EngineVolume::new(tight())) };
     simulated::run(async move {
-        conformance::histories_are_strictly_serializable(&open, 200).await;
+        contract::histories_are_strictly_serializable(&open, 200).await;
     });
 }
 
 #[test]
 fn a_proposal_commits_at_most_once() {
-    simulated::run(conformance::a_proposal_commits_at_most_once(&open));
+    simulated::run(contract::a_proposal_commits_at_most_once(&open));
 }
 
 #[test]
 fn numbers_have_their_range() {
-    simulated::run(conformance::numbers_have_their_range(&open));
+    simulated::run(contract::numbers_have_their_range(&open));
 }
 
 #[test]
 fn a_stage_takes_effect_as_a_whole() {
-    simulated::run(conformance::a_stage_takes_effect_as_a_whole(&open));
+    simulated::run(contract::a_stage_takes_effect_as_a_whole(&open));
 }
 
 #[test]
 fn pages_at_one_slot_are_one_state() {
-    simulated::run(conformance::pages_at_one_slot_are_one_state(&open));
+    simulated::run(contract::pages_at_one_slot_are_one_state(&open));
 }
 
 #[test]
 fn changes_are_listed_once() {
-    simulated::run(conformance::changes_are_listed_once(&open));
+    simulated::run(contract::changes_are_listed_once(&open));
 }
 
 /// A random proposal; half of its snapshots are old.

@@ -18,7 +18,7 @@ use crate::{
     broken::Broken,
     serializable::{
         VolumeStore,
-        conformance::{self, blind, committed, key, put, value},
+        contract::{self, blind, committed, key, put, value},
         model::{At, BlockBytes, PageLimits, Slot, StageId, Verdict, Write},
         volumes::{VolumeName, VolumeSettings},
     },
@@ -111,9 +111,9 @@ fn an_engine_that_breaks_a_rule_is_found() {
             let volume = node.create("demo").await;
             let open = move || Arc::clone(&volume);
             if of_stages {
-                conformance::a_stage_takes_effect_as_a_whole(&open).await;
+                contract::a_stage_takes_effect_as_a_whole(&open).await;
             } else {
-                conformance::a_proposal_commits_at_most_once(&open).await;
+                contract::a_proposal_commits_at_most_once(&open).await;
             }
         });
     };
@@ -135,14 +135,14 @@ async fn conforms(node: &Node, seeds: u64) {
         fresh.lock().push(volume);
     }
     let open = || fresh.lock().pop().expect("enough volumes");
-    conformance::histories_are_strictly_serializable(&open, seeds).await;
-    conformance::a_proposal_commits_at_most_once(&open).await;
-    conformance::numbers_have_their_range(&open).await;
-    conformance::a_stage_takes_effect_as_a_whole(&open).await;
-    conformance::pages_at_one_slot_are_one_state(&open).await;
-    conformance::changes_are_listed_once(&open).await;
-    conformance::a_pinned_state_stays_readable(&open).await;
-    conformance::a_lease_is_recalled_before_a_commit(&open).await;
+    contract::histories_are_strictly_serializable(&open, seeds).await;
+    contract::a_proposal_commits_at_most_once(&open).await;
+    contract::numbers_have_their_range(&open).await;
+    contract::a_stage_takes_effect_as_a_whole(&open).await;
+    contract::pages_at_one_slot_are_one_state(&open).await;
+    contract::changes_are_listed_once(&open).await;
+    contract::a_pinned_state_stays_readable(&open).await;
+    contract::a_lease_is_recalled_before_a_commit(&open).await;
 }
 
 /// V1 to V5, V7.
@@ -207,7 +207,7 @@ fn volumes_are_created_listed_and_deleted() {
         let rows = world.key_value().scan(&rows).await.expect("a page");
         assert_eq!(rows.value.items.len(), 0, "no trace is left");
         let again = node.create("demo").await;
-        assert_eq!(value(&*again, &conformance::key("d", "a")).await, None);
+        assert_eq!(value(&*again, &contract::key("d", "a")).await, None);
     });
 }
 
@@ -412,10 +412,10 @@ fn a_large_stage_is_installed_as_rows() {
             };
             proposal
         };
-        let verdict = conformance::commit(&*volume, staged(1)).await;
+        let verdict = contract::commit(&*volume, staged(1)).await;
         assert!(matches!(verdict, Verdict::Committed { .. }), "{verdict:?}");
         let refused = Verdict::Refused(crate::serializable::model::Refusal::Stage);
-        assert_eq!(conformance::commit(&*volume, staged(2)).await, refused);
+        assert_eq!(contract::commit(&*volume, staged(2)).await, refused);
         let late = volume.stage(stage, 0, parts[0].clone()).await;
         assert!(matches!(late, Err(crate::Error::Invalid(_))), "{late:?}");
         drop(volume);
@@ -427,7 +427,7 @@ fn a_large_stage_is_installed_as_rows() {
                 let found = value(&*read, &block(number)).await.expect("present");
                 assert_eq!(found, vec![number as u8; 200 << 10], "{round}");
             }
-            assert_eq!(conformance::commit(&*read, staged(1)).await, verdict);
+            assert_eq!(contract::commit(&*read, staged(1)).await, verdict);
             pass(Duration::from_secs(round)).await;
         }
         let parts = crate::serializable::rows::stage(crate::model::KeyspaceId(1), stage);

@@ -7,8 +7,8 @@ use simulated::World;
 
 use super::*;
 
-/// Slots that no instance retains alone, but two together.
-const SLOTS: usize = 700;
+/// Slots that neither one instance nor two retain, but three do.
+const SLOTS: usize = 500;
 
 /// The epochs of the slots in the log, in order.
 async fn epochs(fixture: &Fixture) -> Vec<u64> {
@@ -48,10 +48,12 @@ fn the_log_is_trimmed_by_instances_that_take_over_often() {
     simulated::run(async {
         let fixture = fixture_of(Mode::Applies, None, ITEMS_MAX).await;
         let (first, session) = (Process::with_a(&fixture).await, fixture.open(1).await);
-        for process in [first, Process::start(&fixture)] {
+        let mut process = first;
+        for _ in 0..4 {
             for _ in 0..SLOTS {
                 process.write(&fixture, session, vec![set("/a", "x")]).await;
             }
+            process = Process::start(&fixture);
         }
         let log = FencedLog::new(fixture.world.key_value(), LOG_PARTITION);
         let start = log.start().await.expect("no fault is injected");

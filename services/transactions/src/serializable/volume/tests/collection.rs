@@ -153,21 +153,21 @@ fn a_repeat_after_a_restart_finds_its_verdict() {
             proposal.id = id.expect("short");
             proposal
         };
-        let random = conformance::commit(&*volume, add(&[7; 16], 0)).await;
-        let client = conformance::commit(&*volume, add(b"order", 0)).await;
+        let random = contract::commit(&*volume, add(&[7; 16], 0)).await;
+        let client = contract::commit(&*volume, add(b"order", 0)).await;
         for minutes in [0, 1, 30] {
             pass(Duration::from_mins(minutes)).await;
             drop(volume);
             drop(node);
             node = Node::on(&world, world.key_value(), Config::default()).await;
             volume = node.open("demo").await;
-            let again = conformance::commit(&*volume, add(&[7; 16], 0)).await;
+            let again = contract::commit(&*volume, add(&[7; 16], 0)).await;
             if minutes < 30 {
                 assert_eq!(again, random);
             } else {
                 assert_eq!(again, Verdict::SnapshotTooOld);
             }
-            let again = conformance::commit(&*volume, add(b"order", 1)).await;
+            let again = contract::commit(&*volume, add(b"order", 1)).await;
             assert_eq!(again, client, "{minutes}");
             let sum = value(&*volume, &key("i", "n")).await;
             assert_eq!(sum.as_deref(), Some(&2_u64.to_be_bytes()[..]));

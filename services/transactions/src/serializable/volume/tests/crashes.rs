@@ -10,7 +10,7 @@ use ports::{
 
 use super::*;
 use crate::serializable::{
-    conformance::commit,
+    contract::commit,
     model::{Proposal, Writes, encode_part},
 };
 
@@ -113,7 +113,7 @@ fn a_lost_snapshot_validates_nothing() {
         assert!(volume.externalize(lost.point).await.is_err());
         volume.externalize(first.point).await.expect("it survived");
         for number in 3..6 {
-            let other = crate::serializable::conformance::key("d", "b");
+            let other = crate::serializable::contract::key("d", "b");
             committed(
                 &*volume,
                 blind(found.value.slot, number, vec![put(&other, "1")]),

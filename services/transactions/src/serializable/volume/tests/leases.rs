@@ -54,7 +54,7 @@ async fn commits_wait_for_leases(config: Config) {
     let world = World::new(7);
     let key = key("d", "a");
     let (_node, volume) = with_lease(&world, config, &key).await;
-    let other = conformance::key("i", "a");
+    let other = contract::key("i", "a");
     let free = takes(&world, &*volume, blind(Slot(0), 2, vec![put(&other, "2")])).await;
     assert!(free < SOON, "{free:?}");
     let mut commit = volume.commit(blind(Slot(0), 3, vec![put(&key, "3")]));
@@ -84,14 +84,14 @@ fn a_commit_waits_for_leases_on_what_it_writes() {
 fn every_written_group_is_recalled() {
     let key = key("d", "a");
     let blocks = Write::Append {
-        length: conformance::key("i", "s"),
+        length: contract::key("i", "s"),
         blocks: key.clone(),
         block_bytes: 4096,
         data: "1".into(),
     };
     let length = Write::Append {
         length: key.clone(),
-        blocks: conformance::key("b", ""),
+        blocks: contract::key("b", ""),
         block_bytes: 4096,
         data: "1".into(),
     };
@@ -100,7 +100,7 @@ fn every_written_group_is_recalled() {
         offset: 0,
         data: Patch::Bytes("2".into()),
     };
-    let number = conformance::key("d", "n");
+    let number = contract::key("d", "n");
     let max = Write::Max {
         key: number.clone(),
         value: 1,
@@ -116,7 +116,7 @@ fn every_written_group_is_recalled() {
             simulated::run(async move {
                 let world = World::new(7);
                 let (_node, volume) = with_lease(&world, Config::default(), &key).await;
-                let writes = vec![put(&conformance::key("i", "a"), "1"), write];
+                let writes = vec![put(&contract::key("i", "a"), "1"), write];
                 let mut proposal = blind(Slot(0), 2, Vec::new());
                 let part = encode_part(&writes);
                 proposal.writes = Writes::Inline(writes);
@@ -190,7 +190,7 @@ async fn no_lease_is_granted_on_a_slot_in_flight(config: Config) {
         }
         let (seen, groups) = leased(&*volume, &key).await;
         // Finishes what is in flight.
-        let next = conformance::key("i", "a");
+        let next = contract::key("i", "a");
         committed(&*volume, blind(Slot(0), 100 + wait, vec![put(&next, "1")])).await;
         if !groups.is_empty() {
             assert_eq!(value(&*volume, &key).await, seen, "{wait}");
@@ -234,7 +234,7 @@ async fn successors_wait(config: Config, is_reset: bool) {
     assert!(now(&world).since(before) < SOON, "a read");
     let read_only = takes(&world, &*volume, blind(Slot(0), 9, Vec::new())).await;
     assert!(read_only < SOON, "{read_only:?}");
-    let other = conformance::key("i", "a");
+    let other = contract::key("i", "a");
     let waits = takes(&world, &*volume, blind(Slot(0), 2, vec![put(&other, "2")])).await;
     assert!(waits >= LEASE, "{waits:?}");
     assert_eq!(leased(&*volume, &key).await.1, Vec::<Bytes>::new());

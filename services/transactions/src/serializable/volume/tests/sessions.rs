@@ -4,7 +4,7 @@ use futures_util::poll;
 
 use super::*;
 use crate::serializable::{
-    conformance::commit,
+    contract::commit,
     model::{
         Granted, Lock, LockBytes, LockFamily, LockMode, Owner, Predicate, Proposal, Refusal,
         SessionId, Wait,

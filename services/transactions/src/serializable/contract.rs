@@ -6,6 +6,9 @@
 //!
 //! Other crates reach it with the feature `contract`, in their tests alone.
 
+pub mod model_volume;
+pub mod model_volumes;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;

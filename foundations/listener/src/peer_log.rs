@@ -3,26 +3,29 @@
 //! A peer that sends bytes that no client sends is logged with its fault, never with the bytes.
 //! Such a peer can be arbitrarily fast. All peers together therefore get a burst of lines and one
 //! more per second; one attacker may use many addresses. Suppressed lines are counted, and the next
-//! line reports their number. [`Statistics`](crate::Statistics) counts every fault.
+//! line reports their number.
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 /// Lines in one burst.
-pub(crate) const LINES_MAX: u64 = 100;
+const LINES_MAX: u64 = 100;
 /// Time until one more line is available.
 const LINE_PERIOD: Duration = Duration::from_secs(1);
 
-/// The available lines.
-#[derive(Debug)]
-pub(crate) struct PeerLog(Mutex<Budget>);
+/// The available lines, at first a full burst.
+#[derive(Debug, Default)]
+pub struct PeerLog(Mutex<Budget>);
 
 /// The permission to write one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Line {
+pub struct Line {
     /// Number of lines suppressed since the last one, or none.
-    pub(crate) suppressed: Option<u64>,
+    pub suppressed: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -34,21 +37,20 @@ struct Budget {
 }
 
 impl PeerLog {
-    /// A full burst.
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(Budget {
+    /// Requests a line. `None` if it must be suppressed.
+    pub fn line(&self) -> Option<Line> {
+        let mut budget = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        budget.line(Instant::now())
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
             lines: LINES_MAX,
             grown_at: Instant::now(),
             suppressed: 0,
-        }))
-    }
-
-    /// Requests a line. `None` if it must be suppressed.
-    pub(crate) fn line(&self) -> Option<Line> {
-        self.0
-            .lock()
-            .expect("nothing panics while it holds this lock")
-            .line(Instant::now())
+        }
     }
 }
 

@@ -1,51 +1,44 @@
-//! The stop of the service, in two stages.
+//! The stop of a service, in two stages.
 //!
-//! A server that stops waits for functions at work. A run would otherwise begin its next step in
-//! that time, and keep the server waiting for as long as it has steps. So runs pause between steps
-//! first. Later all runs end where they are, and their callers learn why.
+//! A server that stops waits for functions at work. Events are not taken meanwhile, and runs of
+//! workflows pause between their steps, or they would keep the server waiting. Later everything
+//! ends where it is, and callers learn why.
 //!
 //! A run whose last step has just ended must still store its end. Otherwise the caller learns it only
-//! after the next start. So the server also waits until no run advances.
+//! after the next start. So the server waits for the runs that advance.
 
 use std::future;
 
 use tokio::sync::watch;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
+    #[default]
     Serving,
-    /// Steps at work continue, with the steps that they call. No other step begins.
+    /// What is at work continues, with the steps that it calls. Nothing else begins.
     Stopping,
-    /// No run continues.
+    /// Nothing continues.
     Interrupted,
 }
 
-/// How far the service is on its way to its end, and the runs that it waits for.
-#[derive(Debug)]
-pub(crate) struct Stop {
+/// How far a service is on its way to its end, and the work that it waits for.
+#[derive(Debug, Default)]
+pub struct Stop {
     stage: watch::Sender<Stage>,
-    /// The number of runs that advance.
+    /// The number of invocations or runs that advance.
     advancing: watch::Sender<usize>,
 }
 
-impl Default for Stop {
-    fn default() -> Self {
-        Self {
-            stage: watch::Sender::new(Stage::Serving),
-            advancing: watch::Sender::new(0),
-        }
-    }
-}
-
-/// Whether one run advances. Dropped, it no longer does.
+/// Whether one invocation or run advances. Dropped, it no longer does.
 #[derive(Debug)]
-pub(crate) struct Advance<'of> {
+pub struct Advance<'of> {
     stop: &'of Stop,
     is_counted: bool,
 }
 
 impl Advance<'_> {
-    pub(crate) fn set(&mut self, advances: bool) {
+    /// Lets the stop wait for it, or no longer.
+    pub fn set(&mut self, advances: bool) {
         if advances == self.is_counted {
             return;
         }
@@ -63,11 +56,13 @@ impl Drop for Advance<'_> {
 }
 
 impl Stop {
-    pub(crate) fn begin(&self) {
+    /// Begins the stop.
+    pub fn begin(&self) {
         self.reach(Stage::Stopping);
     }
 
-    pub(crate) fn interrupt(&self) {
+    /// Ends all work.
+    pub fn interrupt(&self) {
         self.reach(Stage::Interrupted);
     }
 
@@ -75,8 +70,8 @@ impl Stop {
         self.stage.send_modify(|now| *now = stage.max(*now));
     }
 
-    /// One more run, which advances from now on.
-    pub(crate) fn advance(&self) -> Advance<'_> {
+    /// One more invocation or run, which advances from now on.
+    pub fn advance(&self) -> Advance<'_> {
         let mut advance = Advance {
             stop: self,
             is_counted: false,
@@ -85,8 +80,8 @@ impl Stop {
         advance
     }
 
-    /// Waits until no run advances.
-    pub(crate) async fn idle(&self) {
+    /// Waits until nothing advances.
+    pub async fn idle(&self) {
         // No error: the sender lives as long as `self`.
         let _ = self
             .advancing
@@ -96,14 +91,14 @@ impl Stop {
     }
 
     /// Returns at once, or never if the stop has begun.
-    pub(crate) async fn unless_begun(&self) {
+    pub async fn unless_begun(&self) {
         if *self.stage.borrow() > Stage::Serving {
             future::pending::<()>().await;
         }
     }
 
-    /// Waits until no run continues.
-    pub(crate) async fn interrupted(&self) {
+    /// Waits until nothing continues.
+    pub async fn interrupted(&self) {
         // No error: the sender lives as long as `self`.
         let interrupted = |stage: &Stage| *stage == Stage::Interrupted;
         let _ = self.stage.subscribe().wait_for(interrupted).await;

@@ -4,7 +4,7 @@ use futures_util::{FutureExt as _, poll};
 
 use super::*;
 use crate::serializable::{
-    conformance::{self, blind, commit, committed, id, key, put, value},
+    contract::{self, blind, commit, committed, id, key, put, value},
     model::{Is, LockBytes, LockFamily, LockMode, Predicate, ProposalId, Refusal, Write},
 };
 
@@ -18,37 +18,37 @@ fn open() -> Arc<dyn VolumeStore> {
 
 #[test]
 fn histories_are_strictly_serializable() {
-    simulated::run(conformance::histories_are_strictly_serializable(&open, 200));
+    simulated::run(contract::histories_are_strictly_serializable(&open, 200));
 }
 
 #[test]
 fn a_proposal_commits_at_most_once() {
-    simulated::run(conformance::a_proposal_commits_at_most_once(&open));
+    simulated::run(contract::a_proposal_commits_at_most_once(&open));
 }
 
 #[test]
 fn numbers_have_their_range() {
-    simulated::run(conformance::numbers_have_their_range(&open));
+    simulated::run(contract::numbers_have_their_range(&open));
 }
 
 #[test]
 fn a_stage_takes_effect_as_a_whole() {
-    simulated::run(conformance::a_stage_takes_effect_as_a_whole(&open));
+    simulated::run(contract::a_stage_takes_effect_as_a_whole(&open));
 }
 
 #[test]
 fn pages_at_one_slot_are_one_state() {
-    simulated::run(conformance::pages_at_one_slot_are_one_state(&open));
+    simulated::run(contract::pages_at_one_slot_are_one_state(&open));
 }
 
 #[test]
 fn changes_are_listed_once() {
-    simulated::run(conformance::changes_are_listed_once(&open));
+    simulated::run(contract::changes_are_listed_once(&open));
 }
 
 #[test]
 fn a_volume_without_leases_passes() {
-    simulated::run(conformance::a_lease_is_recalled_before_a_commit(&open));
+    simulated::run(contract::a_lease_is_recalled_before_a_commit(&open));
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn collection_keeps_pins_and_what_is_newer_than_its_horizon() {
     let shared = volume.clone();
     simulated::run(async move {
         let open = move || -> Arc<dyn VolumeStore> { shared.clone() };
-        conformance::a_pinned_state_stays_readable(&open).await;
+        contract::a_pinned_state_stays_readable(&open).await;
         let pins = volume.pins().await.expect("pins");
         let pins: Vec<_> = pins
             .iter()
