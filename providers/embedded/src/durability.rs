@@ -6,6 +6,9 @@
 //! commit, the thread polls for changes itself: under load the next change is near, and a wake-up
 //! would be wasted. After that it sleeps until a change wakes it.
 //!
+//! A wake-up of an idle core takes about as long as a sync. After a commit for a lone caller, the
+//! thread therefore polls for [`POLL`] before it sleeps, if that caller came as soon the last time.
+//!
 //! Invariants
 //! - `durable` only grows within an incarnation. A waiter wakes when `durable` has reached its
 //!   point or the incarnation has changed.
@@ -17,7 +20,10 @@
 //!   point would return `Lost` after a crash (D3).
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -30,6 +36,9 @@ pub(crate) const INCARNATIONS_MAX: usize = 1024;
 
 /// How long changes without a waiter may gather before they are written.
 const LAZY_COMMIT_DELAY: Duration = Duration::from_millis(20);
+
+/// How long the thread polls for the next request of a lone caller.
+const POLL: Duration = Duration::from_micros(150);
 
 /// The next task of the journal thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +56,8 @@ pub(crate) enum Work {
 pub(crate) struct Durability {
     inner: Mutex<Inner>,
     work: Condvar,
+    /// The thread has work. Polled without the lock.
+    is_asked: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +69,8 @@ struct Inner {
     waiters: Vec<(DurabilityPoint, oneshot::Sender<Result<()>>)>,
     /// The highest position with a waiter; zero if there is none.
     wanted: u64,
+    /// When `wanted` rose last.
+    asked_at: Option<Instant>,
     /// When the oldest unwritten change without a waiter was made.
     lazy_since: Option<Instant>,
     /// The thread sleeps without a timeout, so a change must wake it.
@@ -147,7 +160,8 @@ impl Durability {
             inner.waiters.push((point, tell));
             if inner.wanted < point.position.0 {
                 inner.wanted = point.position.0;
-                self.work.notify_one();
+                inner.asked_at = Some(Instant::now());
+                self.wake();
             }
         }
         told.await
@@ -168,12 +182,17 @@ impl Durability {
     /// Wakes the journal thread now, whether or not there is a change.
     pub(crate) fn force(&self) {
         self.inner.lock().forced = true;
-        self.work.notify_one();
+        self.wake();
     }
 
     /// Ends the journal thread.
     pub(crate) fn stop(&self, how: Work) {
         self.inner.lock().stop = Some(how);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.is_asked.store(true, Ordering::Relaxed);
         self.work.notify_one();
     }
 
@@ -187,13 +206,19 @@ impl Durability {
         resolved.tell();
     }
 
-    /// Blocks the journal thread until it has work.
-    pub(crate) fn wait_for_work(&self) -> Work {
-        let awake_until = Instant::now() + LAZY_COMMIT_DELAY;
+    /// Blocks the journal thread until it has work. With `polls`, it first polls for [`POLL`].
+    /// Returns also whether a caller asked within that time.
+    pub(crate) fn wait_for_work(&self, polls: bool) -> (Work, bool) {
+        let begun = Instant::now();
+        while polls && !self.is_asked.load(Ordering::Relaxed) && begun.elapsed() < POLL {
+            // Another thread of this core goes first.
+            std::thread::yield_now();
+        }
+        let awake_until = begun + LAZY_COMMIT_DELAY;
         let mut inner = self.inner.lock();
         loop {
             if let Some(stop) = inner.stop {
-                return stop;
+                return (stop, false);
             }
             if inner.forced || inner.wanted > inner.durable {
                 break;
@@ -217,7 +242,12 @@ impl Durability {
         }
         inner.forced = false;
         inner.lazy_since = None;
-        Work::Commit
+        self.is_asked.store(false, Ordering::Relaxed);
+        let asked = inner.asked_at.take();
+        (
+            Work::Commit,
+            asked.is_some_and(|asked| asked < begun + POLL),
+        )
     }
 
     /// Sleeps for `duration`, or until the thread is told to stop. Returns whether it was.
@@ -300,12 +330,12 @@ mod tests {
             (|inner| inner.stop = Some(Work::Finish), Work::Finish),
         ];
         for (ask, expected) in asked {
-            for _ in 0..8 {
+            for polls in [false, true].repeat(4) {
                 let durability = Arc::<Durability>::default();
                 let (tell, told) = mpsc::channel();
                 let waits = Arc::clone(&durability);
                 let begun = Instant::now();
-                thread::spawn(move || tell.send(waits.wait_for_work()));
+                thread::spawn(move || tell.send(waits.wait_for_work(polls).0));
                 while begun.elapsed() < LAZY_COMMIT_DELAY / 2 {
                     thread::yield_now();
                 }

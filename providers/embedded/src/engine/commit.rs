@@ -32,6 +32,13 @@ use crate::{
 /// each of its pages again, so that groups of bulk writes are below the bound.
 const BUFFER_BYTES_KEPT: usize = 16 << 20;
 
+/// A group of at most this many records is that of a lone caller.
+const RECORDS_OF_A_LONE_CALLER: usize = 8;
+
+/// From this many commits for a lone caller on, the thread polls for the next one. Under load small
+/// groups come singly, and polling would take the core from the callers.
+const LONE_COMMITS: u32 = 8;
+
 /// The pause before a failed return to the durable state is repeated: the first pause and the
 /// longest.
 const FALL_BACK_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -39,16 +46,23 @@ const FALL_BACK_RETRY: (Duration, Duration) = (Duration::from_millis(50), Durati
 /// Runs until told to stop.
 pub(crate) fn run(engine: &Arc<Engine>, mut journal: Journal) {
     let mut buffer = Vec::new();
+    // How many commits in a row were for a lone caller that asked soon.
+    let mut lone = 0_u32;
     loop {
-        let work = engine.parts.durability.wait_for_work();
+        let polls = lone >= LONE_COMMITS;
+        let (work, is_soon) = engine.parts.durability.wait_for_work(polls);
         if work == Work::Abandon {
             return;
         }
-        if let Err(error) = commit(engine, &mut journal, &mut buffer, work) {
-            match fall_back(engine, &journal, &error) {
+        match commit(engine, &mut journal, &mut buffer, work) {
+            Ok(records) if is_soon && records <= RECORDS_OF_A_LONE_CALLER => {
+                lone = lone.saturating_add(1);
+            }
+            Ok(_) => lone = 0,
+            Err(error) => match fall_back(engine, &journal, &error) {
                 Some(reloaded) => journal = reloaded,
                 None => return,
-            }
+            },
         }
         if work == Work::Finish {
             return;
@@ -70,12 +84,13 @@ struct Taken {
     has_many_records: bool,
 }
 
+/// Commits a group. Returns the number of its records.
 fn commit(
     engine: &Engine,
     journal: &mut Journal,
     buffer: &mut Vec<u8>,
     work: Work,
-) -> io::Result<()> {
+) -> io::Result<usize> {
     let taken = take(engine, journal, work)?;
     let is_rotated = taken.spare.is_some();
     if let Some(spare) = taken.spare {
@@ -115,7 +130,7 @@ fn commit(
         engine.state().store.checkpoint_wanted = true;
         engine.parts.durability.force();
     }
-    Ok(())
+    Ok(taken.group.len())
 }
 
 /// Writes and syncs one frame that ends at position `end`.
