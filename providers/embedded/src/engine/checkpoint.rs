@@ -3,7 +3,7 @@
 //!
 //! The journal thread freezes the overlay at the end of a group, and hands it over once that group
 //! is durable. One transaction writes the generation and its end in the journal. Only then does the
-//! overlay drop it, and only then are whole segments removed, oldest first.
+//! overlay drop it, and only then do whole segments leave the journal, oldest first.
 //!
 //! Failure at each step:
 //! - A crash before the transaction's commit leaves the earlier checkpoint and the whole journal.

@@ -10,6 +10,8 @@
 //! key, and the state unless the entry is a deletion. A frame without entries says that all
 //! mutations since the last record, up to its end position, undid each other.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use crate::records::{
@@ -78,9 +80,8 @@ fn checksum(frame: &[u8], salt: u32) -> u32 {
     checksum_of(&frame[12..], checksum_of(&frame[4..8], salt))
 }
 
-/// The checksum of a header's own fields. A search after a broken frame meets payloads that clients
-/// chose. It reads the payload of none of the headers that they forge, because they do not know the
-/// salt.
+/// The checksum of a header's own fields, so that a search after a broken frame reads headers alone.
+/// It meets payloads that clients chose, but they do not know the salt.
 fn header_checksum(frame: &[u8], salt: u32) -> u32 {
     checksum_of(&frame[16..HEADER_BYTES], checksum_of(&frame[4..8], salt))
 }
@@ -143,12 +144,23 @@ pub(crate) fn length(bytes: &[u8], salt: u32) -> Option<u64> {
     Some(length.next_multiple_of(ALIGNMENT as u64))
 }
 
-/// Whether a whole header with a number above `sequence` starts in `bytes`.
-pub(crate) fn is_header_within(bytes: &[u8], sequence: u64, salt: u32) -> bool {
+/// Whether a whole header starts in `bytes` with one of these numbers, and an end position of at
+/// least `end_position`. Both bounds leave a client that fills its values with headers no chance:
+/// it would have to guess them along with the salt.
+pub(crate) fn is_header_within(
+    bytes: &[u8],
+    sequences: &Range<u64>,
+    end_position: u64,
+    salt: u32,
+) -> bool {
     (0..bytes.len())
         .step_by(ALIGNMENT)
         .filter(|at| unpadded_length(&bytes[*at..], salt).is_some())
-        .any(|at| u64_at(bytes, at + 16).is_some_and(|found| found > sequence))
+        .any(|at| {
+            let number = |field: usize| u64_at(bytes, at + field);
+            number(16).is_some_and(|sequence| sequences.contains(&sequence))
+                && number(32).is_some_and(|end| end >= end_position)
+        })
 }
 
 /// Calls `apply` with each entry of a payload; none if the payload does not decode.

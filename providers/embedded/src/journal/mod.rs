@@ -2,8 +2,8 @@
 //!
 //! It is a sequence of [`segment`] files of [`frame`]s, with one frame per group commit. The
 //! journal thread ([`crate::engine`]) is its only writer, through a [`writer`]. It writes a frame
-//! only after the frame before it was synced. A whole frame after a broken one therefore proves
-//! that the broken one had been durable, and that is damage. Any other broken end is a tail that a
+//! only after the frame before it was synced. A whole header after a broken frame therefore
+//! proves that the broken one had been durable, and that is damage. Any other broken end is a tail that a
 //! crash tore. No caller was told of its changes.
 //!
 //! Invariants

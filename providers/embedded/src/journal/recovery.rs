@@ -4,9 +4,9 @@
 //!    rest.
 //! 2. Each segment but the last is read up to the end that its successor's header names. Every
 //!    record there was durable, so a broken one is damage, and opening refuses with file and byte.
-//! 3. In the last segment the first broken record is a torn tail if no whole record follows it. It
-//!    is cut and reported. If a whole record follows, the broken one had been durable, and that is
-//!    damage.
+//! 3. In the last segment the first broken record is a torn tail if no header of a later record
+//!    follows it. It is cut and reported. If one follows, the broken record had been durable, and that
+//!    is damage.
 //! 4. The journal must reach the last record known to be durable. That is the checkpoint's record,
 //!    or the very first record if the `format` record says that the journal has begun. A journal
 //!    that ends earlier has lost data, and opening refuses. A segment gets its header before its
@@ -24,8 +24,9 @@
 //!
 //! A tail of zeros is not torn: segments are allocated ahead and read as zeros. In a reused segment
 //! the zeros end with the page, and records of the file's earlier use follow. A torn record that
-//! left no byte in that page is cut without a report. A tail that the file lacks is reported. The length of a segment is durable before its name, so someone removed
-//! those bytes, perhaps with records in them.
+//! left no byte in that page, nor behind those records, is cut without a report. A tail that the file
+//! lacks is reported. The length of a segment is durable before its name, so someone removed those
+//! bytes, perhaps with records in them.
 
 use std::{
     io,
@@ -360,9 +361,11 @@ impl Reading {
         if trusted.is_some() && end < until {
             return Err(opened.damaged(end));
         }
+        // A header that follows the broken record was written after that record was durable.
+        let broken = self.recovered.sequence + 1;
+        let later = broken + 1..broken + 1 + (until - end) / frame::HEADER_BYTES as u64;
         let tail = tail::read(&*opened.file, end..until, &opened.header, |bytes| {
-            // A header that follows the broken record was written after that record was durable.
-            frame::is_header_within(bytes, self.recovered.sequence + 1, self.salt)
+            frame::is_header_within(bytes, &later, self.recovered.position, self.salt)
         })
         .map_err(opened.unreadable())?;
         if tail.has_match {

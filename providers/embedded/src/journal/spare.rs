@@ -9,8 +9,8 @@
 //! journal would then hold and no checkpoint covers. Without that space, accepted changes could
 //! never leave the journal.
 //!
-//! A few segments that a checkpoint covers are kept, and become spares without an allocation. They
-//! go as soon as the disk has less room than [`KEPT_FREE_SEGMENTS`].
+//! A few segments that a checkpoint covers are kept, and become spares without an allocation. If the
+//! disk then has less room than [`KEPT_FREE_SEGMENTS`], or a checkpoint finds it full, they go.
 
 use std::{
     io,
@@ -316,29 +316,36 @@ impl Spare {
             }
             moved => moved?,
         }
-        self.storage.sync_directory(&self.directory)?;
-        // Only now: a new header in the file must not appear under the old name.
-        let (Some(path), Some(reused)) = (path, reused) else {
-            return Ok(());
-        };
+        let synced = self.storage.sync_directory(&self.directory);
+        if let (Some(path), Some(reused)) = (path, reused) {
+            match self.opened(path.clone(), reused) {
+                // Not before the sync: a new header must not appear under the old name.
+                Ok(kept) if synced.is_ok() && kept.bytes == self.segment_bytes => {
+                    self.state.lock().kept.push(kept);
+                }
+                _ => self.remove_unneeded(&path),
+            }
+        }
+        synced
+    }
+
+    fn opened(&self, path: PathBuf, reused: u64) -> io::Result<Allocated> {
         let file = self.storage.open(&path)?;
         let bytes = file.len()?;
-        if bytes != self.segment_bytes {
-            return self.storage.remove(&path);
-        }
-        self.state.lock().kept.push(Allocated {
+        Ok(Allocated {
             file,
             path,
             bytes,
             reused,
-        });
-        Ok(())
+        })
     }
 
     /// Whether the file of a segment may be kept for reuse. A segment without records may have a
     /// frame that failed to become durable at its start, with the number that the next record has.
     fn may_keep(&self, segment: ClosedSegment) -> bool {
         segment.bytes > 0
+            && self.has_room()
+            && self.ballast.bytes() == self.ballast.whole_bytes()
             && self.state.lock().kept.len() < KEPT_MAX
             && self.free_bytes() >= KEPT_FREE_SEGMENTS * self.segment_bytes
     }
@@ -350,10 +357,14 @@ impl Spare {
 
     fn remove_kept(&self, state: &mut SpareState) {
         for kept in state.kept.drain(..) {
-            if let Err(error) = self.storage.remove(&kept.path) {
-                let file = kept.path.display();
-                tracing::warn!(%error, %file, "a file kept for the journal could not be removed; the next start removes it");
-            }
+            self.remove_unneeded(&kept.path);
+        }
+    }
+
+    fn remove_unneeded(&self, path: &Path) {
+        if let Err(error) = self.storage.remove(path) {
+            let file = path.display();
+            tracing::warn!(%error, %file, "a file kept for the journal could not be removed; the next start removes it");
         }
     }
 

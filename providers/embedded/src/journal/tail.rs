@@ -63,11 +63,7 @@ pub(super) fn read(
     is_match: impl Fn(&[u8]) -> bool,
 ) -> io::Result<Tail> {
     // In a reused part, only the rest of the page was zeroed behind the record.
-    let own = if rest.start < header.reused {
-        rest.start.next_multiple_of(PAGE_BYTES).min(rest.end)
-    } else {
-        rest.end
-    };
+    let page_end = rest.start.next_multiple_of(PAGE_BYTES);
     let mut tail = Tail {
         end: rest.start,
         has_match: false,
@@ -80,10 +76,14 @@ pub(super) fn read(
         let nonzero = last_nonzero(bytes);
         if nonzero > 0 {
             tail.has_match |= is_match(&bytes[..bytes.len().min(nonzero + HEADER_BYTES)]);
-            let own = own.saturating_sub(at).min(bytes.len() as u64) as usize;
-            let torn = last_nonzero(&bytes[..own]) as u64;
+            let torn = if at + nonzero as u64 > header.reused {
+                nonzero
+            } else {
+                let in_page = page_end.saturating_sub(at).min(bytes.len() as u64);
+                last_nonzero(&bytes[..in_page as usize])
+            };
             if torn > 0 {
-                tail.end = at + torn;
+                tail.end = at + torn as u64;
             }
         }
         at += WINDOW_BYTES;

@@ -79,7 +79,8 @@ fn volumes_of_several_nodes_are_served_by_one() {
 #[test]
 fn serving_volumes_without_a_lease_is_caught() {
     let scenario = several(Disaster::CutOff).without(Broken::AnswersWithoutLease);
-    scenario.is_caught("V", SEEDS_UNTIL_CAUGHT);
+    // The window is short: about one seed of 500 meets it.
+    scenario.is_caught("V", 10 * SEEDS_UNTIL_CAUGHT);
 }
 
 /// All values are put into objects.

@@ -80,6 +80,15 @@ fn a_payload_of_hostile_bytes_never_panics_and_allocates_no_more_than_it_holds()
 fn a_later_header_is_found_behind_garbage_and_an_earlier_one_is_not() {
     let mut bytes = vec![0xee; 4096];
     bytes.extend_from_slice(&encoded()[..HEADER_BYTES]);
-    assert!(is_header_within(&bytes, HEADER.sequence - 1, SALT));
-    assert!(!is_header_within(&bytes, HEADER.sequence, SALT));
+    let is_found = |sequences, end| is_header_within(&bytes, &sequences, end, SALT);
+    assert!(is_found(
+        HEADER.sequence..HEADER.sequence + 1,
+        HEADER.end_position
+    ));
+    assert!(!is_found(
+        HEADER.sequence + 1..u64::MAX,
+        HEADER.end_position
+    ));
+    assert!(!is_found(0..HEADER.sequence, HEADER.end_position));
+    assert!(!is_found(0..u64::MAX, HEADER.end_position + 1));
 }
