@@ -228,7 +228,7 @@ fn checkpoint_at_rest(engine: &Engine, before: u64) -> u64 {
     let mut state = engine.state();
     let store = &mut state.store;
     let changes = store.position.abs_diff(before);
-    let records = store.overlay.len();
+    let records = store.overlay.journaled_len();
     if store.overlay.frozen().is_none()
         && records >= engine.parts.config.records_at_rest_max
         && changes <= records as u64 / REST_PART
@@ -408,6 +408,10 @@ mod tests {
     };
 
     use bytes::Bytes;
+    use ports::{
+        Externalize, Key, KeyValue, Update,
+        key_value::{Name, Value},
+    };
     use tracing::{
         Event, Metadata, Subscriber,
         span::{Attributes, Id, Record},
@@ -416,6 +420,7 @@ mod tests {
     use super::*;
     use crate::{
         config::Config,
+        key_value::Items,
         records::{self as stored, RecordKey, StoredItem, Table},
         storage::{
             DiskStorage,
@@ -519,16 +524,61 @@ mod tests {
         checkpoint_at_rest(&engine, position - RECORDS);
         assert!(!engine.state().store.checkpoint_wanted, "it is busy");
         checkpoint_at_rest(&engine, position - RECORDS / REST_PART);
+        wait_for_a_checkpoint(&engine);
+        let mut state = engine.state();
+        assert_eq!((state.store.overlay.len(), state.store.cache.len()), (0, 0));
+        assert!(matches!(state.store.record(&key(3)), Ok(Some(_))));
+        drop(state);
+        engine.shut_down(false);
+    }
+
+    fn wait_for_a_checkpoint(engine: &Engine) {
         let mut inner = engine.checkpoints.inner.lock();
         while inner.count == 0 {
             let waited = engine.checkpoints.changed.wait_for(&mut inner, LONGEST);
             assert!(!waited.timed_out(), "no checkpoint was made");
         }
-        drop(inner);
-        let mut state = engine.state();
-        assert_eq!((state.store.overlay.len(), state.store.cache.len()), (0, 0));
-        assert!(matches!(state.store.record(&key(3)), Ok(Some(_))));
-        drop(state);
+    }
+
+    /// D5: a checkpoint of renewals would repeat for as long as leases are renewed.
+    #[tokio::test]
+    async fn renewals_alone_lead_to_no_further_checkpoint() {
+        const RECORDS: u64 = 5000;
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let engine = Engine::open(Config::new(directory.path())).expect("the store opens");
+        let items = Items {
+            engine: Arc::clone(&engine),
+            reserve: UseReserve::No,
+        };
+        let lease = |number: u64, until| {
+            let until = (Name::from("until"), Value::Integer(until));
+            Update::put(Key::new("leases", number.to_be_bytes()), vec![until])
+        };
+        for number in 0..RECORDS {
+            items.update(lease(number, 0)).await.expect("it is made");
+        }
+        checkpoint_at_rest(&engine, engine.point().position.0);
+        wait_for_a_checkpoint(&engine);
+        engine.checkpoints.inner.lock().looks = 1;
+        for until in 1..=5 {
+            for number in 0..RECORDS {
+                let renewal = lease(number, until).transient();
+                items.update(renewal).await.expect("it is renewed");
+            }
+            checkpoint_at_rest(&engine, engine.point().position.0);
+            // Once the second group is durable, all that follows the first is done.
+            for _ in 0..2 {
+                let made = items.update(lease(0, until)).await.expect("it is changed");
+                let durable = items.externalize(made.receipt.point).await;
+                durable.expect("it is durable");
+            }
+            let overlay = &engine.state().store.overlay;
+            assert!(overlay.frozen().is_none(), "a checkpoint of renewals");
+            assert_eq!(overlay.len() as u64, RECORDS, "a checkpoint of renewals");
+            let inner = engine.checkpoints.inner.lock();
+            assert_eq!(inner.count, 1);
+            assert!(inner.looks <= 1, "the store looks for rest again");
+        }
         engine.shut_down(false);
     }
 

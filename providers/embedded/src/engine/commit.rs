@@ -193,7 +193,7 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
         end: store.point(),
         spare,
         frozen,
-        has_many_records: store.overlay.len() >= engine.parts.config.records_at_rest_max,
+        has_many_records: store.overlay.journaled_len() >= engine.parts.config.records_at_rest_max,
     })
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct Slot {
     known: bool,
     /// Whether a lower level may hold a value, so that a deletion must stay here to hide it.
     shadows: bool,
+    /// Whether a group wrote or will write a change of it since the last freeze.
+    journaled: bool,
     /// The bound of its size, which counts in `pending_bytes` while it is dirty.
     estimate: u32,
 }
@@ -118,6 +120,8 @@ pub(crate) struct Overlay {
     frozen: Option<Arc<Generation>>,
     dirty: Vec<RecordKey>,
     pending_bytes: u64,
+    /// The number of journaled slots of the active generation.
+    journaled: usize,
     /// An upper bound of the growth of the active generation that was not journaled.
     unjournaled_bytes: u64,
 }
@@ -126,6 +130,7 @@ impl Overlay {
     /// An overlay filled by recovery.
     pub(crate) fn recovered(active: Generation) -> Self {
         Self {
+            journaled: active.len(),
             active,
             ..Self::default()
         }
@@ -155,6 +160,7 @@ impl Overlay {
                 self.pending_bytes -= u64::from(slot.estimate);
             }
             if record.is_none() && !slot.known && !slot.shadows {
+                self.journaled -= usize::from(slot.journaled);
                 self.active.slots.remove(&key);
                 if is_read_in_order(&key) {
                     self.active.order.remove(&key);
@@ -162,6 +168,7 @@ impl Overlay {
                 return;
             }
             (slot.record, slot.estimate) = (record, estimate);
+            self.journaled += usize::from(!std::mem::replace(&mut slot.journaled, true));
             if !std::mem::replace(&mut slot.dirty, true) {
                 self.dirty.push(key);
             }
@@ -177,9 +184,11 @@ impl Overlay {
                 dirty: true,
                 known: below,
                 shadows: below,
+                journaled: true,
                 estimate,
             };
             self.active.slots.insert(key, slot);
+            self.journaled += 1;
         }
         self.pending_bytes += u64::from(estimate);
     }
@@ -216,6 +225,7 @@ impl Overlay {
                     dirty: false,
                     known,
                     shadows,
+                    journaled: false,
                     estimate: bytes,
                 });
             }
@@ -249,6 +259,7 @@ impl Overlay {
             }
             let was_known = std::mem::replace(&mut slot.known, false);
             if !slot.shadows {
+                self.journaled -= usize::from(slot.journaled);
                 self.active.remove(&key);
             }
             if was_known {
@@ -265,7 +276,7 @@ impl Overlay {
             self.dirty.is_empty(),
             "a frozen generation is the end of a group"
         );
-        self.unjournaled_bytes = 0;
+        (self.unjournaled_bytes, self.journaled) = (0, 0);
         let frozen = Arc::new(std::mem::take(&mut self.active));
         self.frozen = Some(Arc::clone(&frozen));
         frozen
@@ -299,14 +310,28 @@ impl Overlay {
         let active = std::mem::take(&mut self.active);
         merged.order.extend(active.order);
         for (key, mut slot) in active.slots {
-            slot.shadows |= merged.slots.contains_key(&key);
+            if let Some(earlier) = merged.slots.get(&key) {
+                slot.shadows = true;
+                slot.journaled |= earlier.journaled;
+            }
             merged.slots.insert(key, slot);
         }
         self.active = merged;
+        self.journaled = self
+            .active
+            .iter()
+            .filter(|(_, slot)| slot.journaled)
+            .count();
     }
 
     pub(crate) fn len(&self) -> usize {
         self.active.len() + self.frozen.as_ref().map_or(0, |frozen| frozen.len())
+    }
+
+    /// The number of records with a journaled change since the last freeze. Renewals that need not
+    /// survive a crash do not count, so that they alone never lead to a checkpoint.
+    pub(crate) fn journaled_len(&self) -> usize {
+        self.journaled
     }
 
     /// The records from `from` up to and without `until`, in order. Deleted records are included,
@@ -377,6 +402,7 @@ pub(crate) fn replay(
             dirty: false,
             known,
             shadows: over_store,
+            journaled: true,
             estimate: 0,
         },
     );
