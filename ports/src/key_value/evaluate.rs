@@ -4,7 +4,7 @@
 //! Pure: takes an item and an update, and returns the next item. [`Memory`] is the part of an item
 //! that makes repeats recognisable. Providers store it beside the attributes and never return it.
 
-use std::{collections::VecDeque, fmt::Debug, sync::Arc};
+use std::{borrow::Cow, collections::VecDeque, fmt::Debug, sync::Arc};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -93,15 +93,16 @@ pub fn evaluate(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Re
         operation,
         ..
     } = update;
-    evaluate_once(stored, key, change.clone(), (condition, *operation), limits)
+    let change = Cow::Borrowed(change);
+    evaluate_once(stored, key, change, (condition, *operation), limits)
 }
 
-/// As [`evaluate`], for an update that is used once, so that its values need no copy. `key` names
-/// the item in errors.
+/// As [`evaluate`], for an update that may be used once, so that an owned change needs no copy. A
+/// borrowed one is copied if it is made. `key` names the item in errors.
 pub fn evaluate_once(
     stored: &Stored,
     key: &dyn Debug,
-    change: Change,
+    change: Cow<'_, Change>,
     (condition, operation): (&Condition, Option<Operation>),
     limits: &KeyValueLimits,
 ) -> Result<Evaluated> {
@@ -124,7 +125,7 @@ pub fn evaluate_once(
     if !holds(condition, stored.item.as_deref()) {
         return Ok(Evaluated::Refused);
     }
-    let changes_nothing = match change {
+    let changes_nothing = match *change {
         Change::Keep => true,
         Change::Delete => stored.item.is_none(),
         _ => false,
@@ -133,7 +134,7 @@ pub fn evaluate_once(
         return Ok(Evaluated::Unchanged);
     }
     let version = Version(stored.version.0 + 1);
-    let item = changed(stored, version, key, change)?;
+    let item = changed(stored, version, key, change.into_owned())?;
     if let Some(item) = &item
         && item.bytes_len() > limits.item_bytes_max
     {
@@ -197,8 +198,8 @@ fn what_stays(item: &Item, actions: &[Action]) -> Item {
     Item::from_sorted(item.version, attributes)
 }
 
-/// Applies one action. None if it does not fit the attribute's type or overflows.
-/// Applies an action. Otherwise returns the name of the attribute that it does not fit.
+/// Applies an action. If it does not fit the attribute's type or overflows, returns the
+/// attribute's name.
 fn apply(item: &mut Item, action: Action) -> Result<(), Name> {
     match action {
         Action::Set(name, value) => item.set(name, value),

@@ -12,7 +12,7 @@
 //! version of the item does not go back (K9). After that the item counts as never created, and a
 //! checkpoint removes the record.
 
-use std::sync::Arc;
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -123,6 +123,18 @@ fn item_key(key: Key) -> RecordKey {
     RecordKey::new(Table::Item, key.into_bytes())
 }
 
+/// An item's key as errors show it. Decoded only for an error.
+struct Readable<'key>(&'key RecordKey);
+
+impl fmt::Debug for Readable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Key::from_bytes(self.0.key.clone()) {
+            Some(key) => key.fmt(f),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
 /// The record of `stored`; none if nothing must be kept.
 fn record_of(stored: Stored) -> Option<StoredItem> {
     match (&stored.item, &stored.memory) {
@@ -199,7 +211,13 @@ fn evaluate(store: &mut Store, update: Update) -> Result<Result<Change, Outcome>
     } = update;
     let key = item_key(key);
     let (evaluated, below) = store.with_item(&key, |present| {
-        let evaluated = evaluate_once(present, &key, change, (&condition, operation), &LIMITS)?;
+        let evaluated = evaluate_once(
+            present,
+            &Readable(&key),
+            Cow::Owned(change),
+            (&condition, operation),
+            &LIMITS,
+        )?;
         let present = &present.item;
         Ok::<_, Error>(match evaluated {
             Evaluated::Changed(changed) => Ok((changed, present.is_some())),
@@ -326,7 +344,7 @@ fn after_partition(partition: &[u8]) -> RecordKey {
 mod tests {
     use std::{sync::mpsc, thread, time::Duration};
 
-    use ports::key_value::Version;
+    use ports::key_value::{Action, Name, Value, Version};
 
     use super::*;
     use crate::config::Config;
@@ -374,6 +392,23 @@ mod tests {
             (now + kept_ms..=now_ms() + kept_ms).contains(&kept),
             "{kept} at {now}"
         );
+    }
+
+    #[test]
+    fn an_error_names_the_key_as_the_caller_does() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let engine = Engine::open(Config::new(directory.path())).expect("the store opens");
+        let name = || Name::from("count");
+        let change = |action| Update::modify(Key::new("leases", "a"), vec![action]);
+        let mut state = engine.state();
+        let bytes = Action::Set(name(), Value::Bytes(Bytes::new()));
+        update_one(&mut state.store, change(bytes), UseReserve::No).expect("it is set");
+        let added = change(Action::Add(name(), 1));
+        let error = update_one(&mut state.store, added, UseReserve::No).expect_err("bytes");
+        let expected = "change count of leases/a, which has another type or would overflow";
+        assert!(error.to_string().starts_with(expected), "{error}");
+        drop(state);
+        engine.shut_down(false);
     }
 
     /// K8.
