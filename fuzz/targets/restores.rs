@@ -6,7 +6,7 @@ use std::fs;
 
 use embedded::{
     Config, Embedded,
-    backup::{Target, restore, verify},
+    backup::{BackupError, Target, restore, verify},
 };
 use libfuzzer_sys::fuzz_target;
 use serde::Serialize;
@@ -68,8 +68,10 @@ fuzz_target!(|parts: Vec<(u8, Vec<u8>, Vec<u8>)>| {
         Ok(contents) => {
             assert_eq!((made, Some(contents)), (2, verified.ok()));
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let _ = runtime.expect("a runtime").block_on(Embedded::open(Config::new(data_dir)));
+            // Little is reserved, because that takes most of the time.
+            let config = Config { journal_segment_bytes: 1 << 20, ..Config::new(data_dir) };
+            let _ = runtime.expect("a runtime").block_on(Embedded::open(config));
         }
-        Err(error) => assert!(made == 0 && !error.to_string().contains("format"), "{error}"),
+        Err(error) => assert!(made == 0 && !matches!(error, BackupError::OtherFormat { .. }), "{error}"),
     }
 });
