@@ -10,8 +10,9 @@
 //! installs the outcome if the request is decided, and otherwise fences the request out. Only then
 //! does it take the lock. A row with neither state nor lock does not exist.
 //!
-//! A dead holder is fenced out when its message is delivered again, at the latest. One such step
-//! ends the waits for all locks of its session, so waiters need no list of dead writers.
+//! A dead holder is fenced out when its message is delivered again, unless a waiter has broken a
+//! lock past its time before. Either step ends the waits for all locks of its session, so waiters
+//! need no list of dead writers.
 //!
 //! Invariant: a lock with the fencing number under which its request was decided has not been
 //! installed yet. Installing and unlocking are one write, and the writer locked before it decided.
