@@ -1,4 +1,5 @@
-//! Progress on stderr: a bar if that is a terminal, otherwise a line now and then.
+//! Progress on stderr: a bar if that is a terminal. Otherwise [`told`] prints a line now and then,
+//! and a bar alone shows nothing.
 
 use std::{fmt, pin::pin, time::Duration};
 

@@ -275,7 +275,7 @@ impl FencedLog {
                 }
                 epoch = epoch.max(slot.epoch);
             }
-            // Together, because the log's writer appends nothing meanwhile.
+            // In any order, because the seals stay: they alone fence earlier writers.
             try_join_all(updates).await?;
             match page.next {
                 Some(next) => from = next,

@@ -337,19 +337,21 @@ impl Client {
         if self.unsent().next().is_none() {
             return Ok(());
         }
-        let tail = Arc::clone(&self.tail);
-        let queue = &*tail.env.parts.queue;
-        let bytes = self.unsent().map(|update| 64 + update.bytes_len()).sum();
+        let env = Arc::clone(&self.tail.env);
+        let queue = &*env.parts.queue;
+        // The data of longer ones goes into objects, and a message keeps its whole buffer.
+        let lengths = self.unsent().map(Operation::bytes_len);
+        let inline = lengths.filter(|length| *length <= env.config.message_payload_bytes_max);
+        let bytes = inline.map(|length| 64 + length).sum();
         let mut messages = Messages::of(queue, bytes);
         while let Some(Pending::Update {
             request, operation, ..
         }) = self.pending.get_mut(self.sent)
         {
             let mut operation = operation.take().expect("sent requests are counted");
-            let request = *request;
+            let (client, request) = (self.attached.connection, *request);
             self.sent += 1;
-            let client = self.attached.connection;
-            match detach_payload(&self.tail.env, client, request, &mut operation).await {
+            match detach_payload(&env, client, request, &mut operation).await {
                 Err(error) if error.kind() == ErrorKind::NoRoom => {
                     operation = Operation::Refuse(Error::NoRoom);
                 }

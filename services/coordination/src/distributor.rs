@@ -40,7 +40,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use ports::{Event, Handler, Result, functions::Failure, queue::Delivery};
+use ports::{ErrorKind, Event, Handler, Result, functions::Failure, queue::Delivery};
 use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::Mutex;
 
@@ -66,9 +66,9 @@ use crate::{
 };
 
 /// Applied slots that stay in the log for gateways that are behind.
-const SLOTS_RETAINED: usize = 1024;
+pub(crate) const SLOTS_RETAINED: usize = 1024;
 
-const SLOTS_TRIMMED: usize = 256;
+pub(crate) const SLOTS_TRIMMED: usize = 256;
 
 /// The most bytes of znodes that an instance keeps between slots.
 const NODES_BYTES_MAX: u64 = 4 << 20;
@@ -419,18 +419,23 @@ impl Distributor {
         Ok(warm)
     }
 
-    /// Trims the log if it has more slots than one instance retains. Otherwise instances that take
-    /// over often would never trim it. Reads only the slots that it removes.
+    /// Trims the log to the slots that one instance retains, if it has many more. Otherwise it
+    /// would grow without bound, because an instance trims only what it has appended itself. Reads
+    /// only the slots that it removes.
     async fn trim_for_others(&self, warm: &WarmState) -> Result<()> {
         let start = self.log.start().await?;
-        let until = start.next.0 + SLOTS_TRIMMED as u64;
-        if until + SLOTS_RETAINED as u64 > warm.slot {
+        let until = warm.slot.saturating_sub(SLOTS_RETAINED as u64);
+        if until < start.next.0 + SLOTS_TRIMMED as u64 {
             return Ok(());
         }
         let mut cursor = start;
         while cursor.next.0 < until {
             let slots_max = (until - cursor.next.0) as usize;
-            let page = self.log.read(cursor, slots_max).await?;
+            let page = match self.log.read(cursor, slots_max).await {
+                // Another instance trims at the same time.
+                Err(error) if error.kind() == ErrorKind::Invalid => return Ok(()),
+                page => page?,
+            };
             cursor = page.cursor;
             if page.is_tail {
                 break;

@@ -82,17 +82,3 @@ fn numbering_lost_decisions_is_caught() {
         .without(Broken::NumbersLostDecisions)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
-
-/// D4, C-3, broken.
-#[test]
-fn numbering_by_the_log_alone_is_caught() {
-    // A distributor that takes the log over makes everything before it durable. With several
-    // machines one always does.
-    let scenario = Scenario {
-        machines: 1,
-        ..falling_back()
-    };
-    scenario
-        .without(Broken::NumbersByTheLogAlone)
-        .is_caught(SEEDS_UNTIL_CAUGHT);
-}

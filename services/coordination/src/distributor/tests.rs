@@ -1,5 +1,6 @@
 //! C-3, C-4, P5: how distributors hand over to each other, step by step.
 
+mod lost;
 mod quotas;
 mod seal;
 

@@ -87,13 +87,18 @@ async fn has_expired(
 }
 
 fn silence_max(env: &Environment, row: &Row) -> Duration {
-    let is_exact = row.session.is_members() || row.state != State::Open;
-    if is_exact || env.breaks(Broken::TreatsRowsAsExact) {
+    if row.session.is_members() {
         return row.timeout;
     }
+    // The heartbeat's period follows the shortest timeout of today. A timeout that was granted
+    // under a lower bound would be shorter than what a run counts without witness.
+    let timeout = row.timeout.max(env.config.session_timeout_min);
+    if row.state != State::Open || env.breaks(Broken::TreatsRowsAsExact) {
+        return timeout;
+    }
     match row.silent_before {
-        Some(before) => row.timeout.saturating_sub(before),
-        None => row.timeout + row.timeout / RENEWALS_PER_TIMEOUT,
+        Some(before) => timeout.saturating_sub(before),
+        None => timeout + timeout / RENEWALS_PER_TIMEOUT,
     }
 }
 
@@ -118,5 +123,40 @@ pub(crate) fn moment(env: &Environment) -> Moment {
     Moment {
         own_ms: clock.monotonic().0.as_millis() as i64,
         wall_ms: clock.now().0 as i64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use simulated::Options;
+
+    use super::*;
+    use crate::{
+        Config,
+        tests::{Fixture, TIMEOUT},
+    };
+
+    /// C-6: a restart with a higher minimum lengthens the heartbeat's period.
+    #[test]
+    fn a_session_with_a_timeout_below_the_minimum_gets_the_minimum() {
+        simulated::run(async {
+            for (minimum, expected) in [(TIMEOUT / 4, TIMEOUT), (TIMEOUT * 4, TIMEOUT * 4)] {
+                let config = Config {
+                    session_timeout_min: minimum,
+                    ..Config::default()
+                };
+                let fixture = Fixture::new(Options::default(), config).await;
+                let session = fixture.open(1).await;
+                let env = fixture.env(fixture.store());
+                let mut row = fixture.row(session).await;
+                let renewal = expected / RENEWALS_PER_TIMEOUT;
+                assert_eq!(silence_max(&env, &row), expected + renewal);
+                let before = Duration::from_secs(1);
+                row.silent_before = Some(before);
+                assert_eq!(silence_max(&env, &row), expected - before);
+                row.state = State::Closed;
+                assert_eq!(silence_max(&env, &row), expected);
+            }
+        });
     }
 }

@@ -10,8 +10,9 @@
 //! installs the outcome if the request is decided, and otherwise fences the request out. Only then
 //! does it take the lock. A row with neither state nor lock does not exist.
 //!
-//! A dead holder is fenced out when its message is delivered again, at the latest. One such step
-//! ends the waits for all locks of its session, so waiters need no list of dead writers.
+//! A dead holder is fenced out when its message is delivered again, unless a waiter has broken a
+//! lock past its time before. Either step ends the waits for all locks of its session, so waiters
+//! need no list of dead writers.
 //!
 //! Invariant: a lock with the fencing number under which its request was decided has not been
 //! installed yet. Installing and unlocking are one write, and the writer locked before it decided.
@@ -200,8 +201,9 @@ impl Locking {
         Ok(row.is_none_or(|row| !row.may_decide(other)))
     }
 
-    /// Frees the row of `path` from a lock that is over or past its time. If the lock's request was decided,
-    /// installs its outcome. If not, makes sure that the request is never decided under this lock.
+    /// Frees the row of `path` from a lock that is over or past its time. If the lock's request was
+    /// decided, installs its outcome. If not, makes sure that the request is never decided under
+    /// this lock.
     async fn break_lock(&self, store: &mut TrackedStore, path: &str, holder: Holder) -> Result<()> {
         let lock = Lock::of(holder);
         if !self.mutant.breaks(Broken::BreaksLocksUnasked)
@@ -306,14 +308,21 @@ async fn read(store: &mut TrackedStore, path: &str) -> Result<Option<Arc<Item>>>
     store.get(&key(path)).await
 }
 
-/// Unlocks the row of `path` and leaves its state unchanged.
+/// Unlocks the row of `path` and leaves its state unchanged. `state` is what the caller read.
 pub async fn unlock(
     store: &mut TrackedStore,
     path: &str,
     lock: &Lock,
     state: Option<&NodeState>,
 ) -> Result<()> {
-    free(store, path, lock, state.map(|_| Vec::new())).await
+    // Since this was read, the holder may have released the lock and taken it again. In between,
+    // another writer may have created or deleted the znode.
+    let (change, as_read) = match state {
+        Some(_) => (Some(Vec::new()), Test::Exists),
+        None => (None, Test::Absent),
+    };
+    let as_read = vec![Condition::attribute(STATE, as_read)];
+    free(store, path, lock, change, as_read).await
 }
 
 /// Installs the state decided under `lock` and unlocks the row. Does nothing if the state is
@@ -325,15 +334,17 @@ pub async fn install(
     becomes: Option<&NodeState>,
 ) -> Result<()> {
     let change = becomes.map(|state| vec![Action::set(STATE, encode(state))]);
-    free(store, path, lock, change).await
+    free(store, path, lock, change, Vec::new()).await
 }
 
-/// Unlocks a row with this change, or removes it if there is none.
+/// Unlocks a row with this change, or removes it if there is none. Does nothing unless it has the
+/// lock and meets `conditions`.
 async fn free(
     store: &mut TrackedStore,
     path: &str,
     lock: &Lock,
     change: Option<Vec<Action>>,
+    mut conditions: Vec<Condition>,
 ) -> Result<()> {
     let update = match change {
         Some(mut actions) => {
@@ -342,8 +353,9 @@ async fn free(
         }
         None => Update::delete(key(path)),
     };
-    let is_held = Condition::attribute(LOCK, Test::is(lock.encoded.clone()));
-    store.update(update.when(is_held)).await.map(|_| ())
+    conditions.push(Condition::attribute(LOCK, Test::is(lock.encoded.clone())));
+    let update = update.when(Condition::All(conditions));
+    store.update(update).await.map(|_| ())
 }
 
 /// Creates the row of a built-in znode if it does not exist.

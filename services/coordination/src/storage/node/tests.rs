@@ -5,7 +5,7 @@ use simulated::World;
 use super::*;
 use crate::{
     model::{Password, SessionId},
-    records::UpdateId,
+    records::{Kind, UpdateId},
 };
 
 /// The session that holds the lock, and the one that waits for it.
@@ -144,4 +144,43 @@ fn a_lock_ends_with_the_right_to_decide_under_it() {
         let taken = taken_over_after_a_fence(after, Some(Broken::WaitsForDeadWriters));
         assert!(taken >= locks.hold_max, "the rule is needed");
     }
+}
+
+/// C-1: a writer read the lock that it breaks before the holder released it and took it again.
+/// Meanwhile another writer created or deleted the znode.
+#[test]
+fn breaking_a_lock_that_was_taken_again_changes_no_znode() {
+    simulated::run(async {
+        let world = World::new(1);
+        let locking = locking(&world, &Config::default(), 0);
+        let store = &mut TrackedStore::new(world.key_value());
+        let (broken, other) = (lock_of(HOLDER), lock_of(WAITER));
+        let state = NodeState {
+            version: 0,
+            creates: 0,
+            children: 0,
+            aversion: 0,
+            kind: Kind::Persistent,
+            acl: Bytes::new(),
+            last: other.holder.request,
+        };
+        for (before, after) in [(None, Some(&state)), (Some(&state), None)] {
+            let held = locking.try_lock(store, "/a", &other).await;
+            assert_eq!(held.expect("no fault is injected"), Some(before.cloned()));
+            let installed = install(store, "/a", &other, after).await;
+            installed.expect("no fault is injected");
+            let held = locking.try_lock(store, "/a", &broken).await;
+            assert_eq!(held.expect("no fault is injected"), Some(after.cloned()));
+            let unlocked = unlock(store, "/a", &broken, before).await;
+            unlocked.expect("no fault is injected");
+            let row = read(store, "/a").await.expect("no fault is injected");
+            let left = state_of(row.as_ref()).expect("it decodes");
+            assert_eq!(left.as_ref(), after);
+            assert!(row.is_some_and(|row| row.bytes(LOCK).is_some()));
+            let unlocked = unlock(store, "/a", &broken, after).await;
+            unlocked.expect("no fault is injected");
+            let row = read(store, "/a").await.expect("no fault is injected");
+            assert_eq!(row.is_some(), after.is_some(), "an empty row remains");
+        }
+    });
 }
