@@ -22,6 +22,7 @@ import wire
 
 CLIENTS = 5
 MOMENTS_BETWEEN = 600
+KILLS_MORE = 8  # at most, until a client was told of a change that it had missed
 COUNT, _, SEED = os.environ.get("LANDFAST_TEST_HISTORY", "4,0").partition(",")
 
 
@@ -96,11 +97,20 @@ def histories(running):
         go_on()
         disturb(server, go_on)
     go_on()
+    for _ in range(KILLS_MORE):
+        if any(map(_is_event_after_a_reconnect, (m for client in clients for m in client.history))):
+            break
+        _kill(running[0], go_on)
+        go_on()
     stop.set()
     for thread in threads:
         thread.join(waiting.GUARD_SECONDS)
     assert all(client.has_ended for client in clients), "a client failed"
     return [client.history for client in clients]
+
+
+def _is_event_after_a_reconnect(moment):
+    return moment.kind == "event" and moment.zxid == -1
 
 
 def _replies(seen, name):
@@ -131,7 +141,7 @@ def _without_events(histories):
 
 def _without_the_events_after_a_reconnect(histories):
     for seen in histories:
-        seen[:] = [moment for moment in seen if moment.kind != "event" or moment.zxid != -1]
+        seen[:] = [moment for moment in seen if not _is_event_after_a_reconnect(moment)]
 
 
 def _with_an_old_read(histories):

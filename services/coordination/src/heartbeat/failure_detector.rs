@@ -153,7 +153,7 @@ mod tests {
                 assert_eq!(silence_max(&env, &row), expected + renewal);
                 let before = Duration::from_secs(1);
                 row.silent_before = Some(before);
-                assert_eq!(silence_max(&env, &row), expected - before);
+                assert_eq!(silence_max(&env, &row) + before, expected);
                 row.state = State::Closed;
                 assert_eq!(silence_max(&env, &row), expected);
             }
