@@ -48,14 +48,17 @@ fn backup(records: &[(&[u8], &[u8])], objects: &[(String, String, &[u8])]) -> Ve
     file
 }
 
-fuzz_target!(|parts: Vec<(u8, Vec<u8>, Vec<u8>)>| {
-    let (mut records, mut objects) = (Vec::new(), Vec::new());
-    for (kind, name, content) in &parts {
+fuzz_target!(|bytes: &[u8]| {
+    let (mut records, mut objects, mut rest) = (Vec::new(), Vec::new(), bytes);
+    while let Some((&[kind, name, content], after)) = rest.split_first_chunk() {
+        let (name, after) = after.split_at(after.len().min(name.into()));
+        let (content, after) = after.split_at(after.len().min(content.into()));
+        rest = after;
         let text = String::from_utf8_lossy(name);
         match (PLACES.get(usize::from(kind % 8)), text.split_once('\n')) {
-            (Some(place), _) => objects.push(((*place).to_owned(), text.into_owned(), &content[..])),
-            (None, Some((place, name))) => objects.push((place.to_owned(), name.to_owned(), &content[..])),
-            (None, None) => records.push((&name[..], &content[..])),
+            (Some(place), _) => objects.push(((*place).to_owned(), text.into_owned(), content)),
+            (None, Some((place, name))) => objects.push((place.to_owned(), name.to_owned(), content)),
+            (None, None) => records.push((name, content)),
         }
     }
     let file = backup(&records, &objects);
