@@ -7,7 +7,8 @@
 //! would be wasted. After that it sleeps until a change wakes it.
 //!
 //! A wake-up of an idle core takes about as long as a sync. After a commit for a lone caller, the
-//! thread therefore polls for [`POLL`] before it sleeps, if that caller came as soon the last time.
+//! thread therefore polls for [`POLL`] before it sleeps, if such callers came soon for several commits
+//! in a row ([`crate::engine`]).
 //!
 //! Invariants
 //! - `durable` only grows within an incarnation. A waiter wakes when `durable` has reached its
