@@ -288,11 +288,7 @@ pub(crate) struct Settings {
 impl Options {
     /// These options over those of the file over the defaults, checked.
     pub(crate) fn settle(self) -> anyhow::Result<Settings> {
-        let file = match &self.config {
-            Some(path) => Self::read(path)?,
-            None if Path::new(DEFAULT_FILE).exists() => Self::read(Path::new(DEFAULT_FILE))?,
-            None => Self::default(),
-        };
+        let file = self.file()?;
         let options = self.over(file);
         options.refuse_what_is_not_here()?;
         let timeouts = coordination::Config::default();
@@ -335,21 +331,18 @@ impl Options {
             stop_wait: options.stop_wait_s.map_or(STOP_WAIT, Duration::from_secs),
         };
         settings.check_bounds()?;
-        let Settings {
-            zookeeper,
-            http,
-            s3,
-            routes,
-            ..
-        } = settings;
-        if options.insecure != Some(true) && !options.is_without_server {
-            settings.security.check(zookeeper, http, s3, routes)?;
-        }
-        ensure!(
-            [zookeeper, http, s3, routes] != [Listen::Off; 4],
-            "--zookeeper, --http, --s3 and --routes are all off: nothing would be served"
-        );
+        let is_insecure = options.insecure == Some(true) || options.is_without_server;
+        settings.check_addresses(is_insecure)?;
         Ok(settings)
+    }
+
+    /// The options of the file, if there is one.
+    fn file(&self) -> anyhow::Result<Self> {
+        match &self.config {
+            Some(path) => Self::read(path),
+            None if Path::new(DEFAULT_FILE).exists() => Self::read(Path::new(DEFAULT_FILE)),
+            None => Ok(Self::default()),
+        }
     }
 
     fn four_letter_words(&self) -> Vec<String> {
@@ -422,6 +415,19 @@ impl Options {
 }
 
 impl Settings {
+    /// Checks that something is served, and only where it is protected unless that is asked for.
+    fn check_addresses(&self, is_insecure: bool) -> anyhow::Result<()> {
+        let (zookeeper, http, s3, routes) = (self.zookeeper, self.http, self.s3, self.routes);
+        if !is_insecure {
+            self.security.check(zookeeper, http, s3, routes)?;
+        }
+        ensure!(
+            [zookeeper, http, s3, routes] != [Listen::Off; 4],
+            "--zookeeper, --http, --s3 and --routes are all off: nothing would be served"
+        );
+        Ok(())
+    }
+
     fn check_bounds(&self) -> anyhow::Result<()> {
         ensure!(
             (1..=THREADS_MAX).contains(&self.threads),

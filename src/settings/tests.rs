@@ -93,6 +93,23 @@ fn what_this_build_lacks_is_refused_by_name() {
             "--zookeeper-packet-bytes-max 1023",
         ),
         (
+            "zookeeper_container_check_ms = 99",
+            "--zookeeper-container-check-ms 99",
+        ),
+    ] {
+        refuses(file, complaint);
+    }
+}
+
+fn refuses(file: &str, complaint: &str) {
+    let refused = written(file).settle().expect_err(file).to_string();
+    assert!(refused.contains(complaint), "{file}: {refused}");
+}
+
+#[test]
+fn timeouts_of_sessions_have_bounds() {
+    for (file, complaint) in [
+        (
             "zookeeper_session_timeout_min = 999",
             "--zookeeper-session-timeout-min 999: give 1000 to 60000",
         ),
@@ -108,13 +125,8 @@ fn what_this_build_lacks_is_refused_by_name() {
             "zookeeper_session_timeout_max = 86400001",
             "--zookeeper-session-timeout-max 86400001: give at most 86400000",
         ),
-        (
-            "zookeeper_container_check_ms = 99",
-            "--zookeeper-container-check-ms 99",
-        ),
     ] {
-        let refused = written(file).settle().expect_err(file).to_string();
-        assert!(refused.contains(complaint), "{file}: {refused}");
+        refuses(file, complaint);
     }
 }
 
