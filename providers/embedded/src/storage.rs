@@ -64,6 +64,11 @@ pub trait StorageFile: Debug + Send + Sync {
 pub trait Storage: Debug + Send + Sync {
     /// Opens the file for reading and writing, and creates it if it is missing.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
+    /// Opens an existing file for writes of whole pages around the page cache, from memory aligned
+    /// like pages. None if the file system does not offer that.
+    fn open_direct(&self, _path: &Path) -> Option<Arc<dyn StorageFile>> {
+        None
+    }
     /// The names in a directory, sorted.
     fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
     /// Creates a directory and those above it.
@@ -171,6 +176,16 @@ impl Storage for DiskStorage {
             .truncate(false)
             .open(path)?;
         Ok(Arc::new(DiskFile(file)))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn open_direct(&self, path: &Path) -> Option<Arc<dyn StorageFile>> {
+        use std::os::unix::fs::OpenOptionsExt;
+
+        let mut options = OpenOptions::new();
+        options.write(true).custom_flags(libc::O_DIRECT);
+        let file = options.open(path).ok()?;
+        Some(Arc::new(DiskFile(file)))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {

@@ -59,6 +59,8 @@ pub enum Broken {
     QueuesOutputsWithoutBound,
     /// C-6: requests of replaced connections are decided.
     AcceptsOldAttaches,
+    /// C-6: a writer decides by the row that it left, although others have changed the row since.
+    TrustsOutdatedRows,
     /// C-6: the connection registered last acts for a session, even if another attached later.
     LastToRegisterWins,
     /// C-6: a heartbeat's observations are lost with its instance.

@@ -133,7 +133,7 @@ struct WarmState {
     retained: VecDeque<Cursor>,
     applied: Applied,
     /// The znodes of the last slots. No other instance applies slots while this one holds the log.
-    nodes: Recent<Node>,
+    nodes: Recent<String, Node>,
     /// None before the first slot.
     quotas: Option<Quotas>,
 }
@@ -403,7 +403,9 @@ impl Distributor {
             zxid: cursor.zxid,
             retained: VecDeque::new(),
             applied: Applied::default(),
-            nodes: Recent::new(NODES_BYTES_MAX, Node::bytes_len),
+            nodes: Recent::new(NODES_BYTES_MAX, |path: &String, node: &Node| {
+                path.len() + node.bytes_len()
+            }),
             quotas: None,
         };
         for slot in standing {

@@ -37,6 +37,7 @@
 mod batch;
 mod hard_limits;
 mod outbox;
+mod own_rows;
 mod plan;
 mod tree;
 
@@ -49,6 +50,7 @@ use ports::{Event, Handler, Result, functions::Failure, queue::Delivery};
 pub(crate) use self::outbox::{finish, finish_or_skip};
 use self::{
     batch::{Batch, Known, PlanError},
+    own_rows::OwnRows,
     plan::{Plan, Planned},
     tree::Asked,
 };
@@ -116,6 +118,8 @@ pub(crate) struct Writer {
     distributor: Option<Arc<Distributor>>,
     /// The states that this process installed last. None if other processes install states too.
     known: Option<Known>,
+    /// The session rows that this process wrote last, under the same condition.
+    own_rows: Option<OwnRows>,
     /// The store with the quotas to enforce, if the settings say so.
     quotas: Option<UserStore>,
 }
@@ -135,6 +139,7 @@ impl Writer {
             locking,
             distributor,
             known,
+            own_rows: is_direct.then(OwnRows::new),
             quotas,
         }
     }
@@ -152,10 +157,9 @@ impl Writer {
         if self.env.breaks(Broken::DecidesUnderLostLocks) {
             store = store.untracked();
         }
-        let row = match session::acquire(&mut store, session).await? {
-            Transition::Done(row) => row,
+        let Some(row) = self.take_over(&mut store, session, &received).await? else {
             // The session has ended and all its requests are applied, so no client waits for these.
-            Transition::Refused(_) => return Ok(()),
+            return Ok(());
         };
         let redelivered = deliveries
             .iter()
@@ -189,7 +193,31 @@ impl Writer {
                 Err(error) => return Err(Failure::after(next.message, error.to_string())),
             }
         }
+        if let Some(own_rows) = &self.own_rows {
+            own_rows.keep(turn.row, turn.store.point());
+        }
         undecodable
+    }
+
+    /// Takes over a session, by raising its fence unless this process wrote its row last. None if
+    /// the session has ended.
+    async fn take_over(
+        &self,
+        store: &mut TrackedStore,
+        session: SessionId,
+        received: &[Received],
+    ) -> Result<Option<Row>> {
+        let own_rows = self.own_rows.as_ref();
+        if let Some((row, point)) =
+            own_rows.and_then(|rows| rows.take(&self.env, session, received))
+        {
+            store.observe(point)?;
+            return Ok(Some(row));
+        }
+        Ok(match session::acquire(store, session).await? {
+            Transition::Done(row) => Some(row),
+            Transition::Refused(_) => None,
+        })
     }
 }
 

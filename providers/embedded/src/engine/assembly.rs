@@ -15,6 +15,7 @@ use crate::{
     durability::{Durability, INCARNATIONS_MAX},
     error::OpenError,
     journal::{
+        direct::FrameBuffer,
         frame::{self, Header},
         recovery::{Recovered, TrustedEnd, check_for_checkpoint, recover},
         segment::{CurrentSegment, SEGMENT_HEADER_BYTES},
@@ -126,7 +127,7 @@ impl Parts {
             Arc::clone(&self.durability),
             self.config.cache_bytes,
         );
-        self.begin(&mut journal, &mut store, &ends)?;
+        Self::begin(&mut journal, &mut store, &ends)?;
         let queues = self.rebuild_queues(&mut store)?;
         // This must be the last step. A repeated return to the durable state needs the segment that
         // was written last, and that may be among the removed ones.
@@ -173,6 +174,8 @@ impl Parts {
                 if recovered.appendable
                     && current.end + FIRST_RECORD_BYTES_MAX <= current.bytes =>
             {
+                let mut current = current;
+                self.spare.write_directly(&mut current);
                 current
             }
             previous => {
@@ -254,7 +257,6 @@ impl Parts {
 
     /// Writes the first record of the incarnation, which holds the ends of the earlier ones.
     fn begin(
-        &self,
         journal: &mut Journal,
         store: &mut Store,
         ends: &Arc<Vec<(u64, u64)>>,
@@ -263,17 +265,18 @@ impl Parts {
         store
             .overlay
             .set(key, Some(Record::Incarnations(Arc::clone(ends))), true);
+        let bound = frame::frame_bound(store.overlay.pending_bytes());
         let group = store.overlay.take_group();
         let header = Header {
             sequence: journal.sequence + 1,
             incarnation: store.incarnation,
             end_position: store.position,
         };
-        let mut buffer = Vec::new();
-        frame::encode(header, &group, self.format.salt, &mut buffer);
+        let mut buffer = FrameBuffer::default();
+        journal.encode(header, &group, bound, &mut buffer);
         journal
             .write(&mut buffer)
-            .and_then(|()| journal.sync(buffer.len()))
+            .and_then(|()| journal.sync(&buffer))
             .map_err(OpenError::io("write the journal"))
     }
 }

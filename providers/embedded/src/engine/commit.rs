@@ -18,6 +18,7 @@ use super::{Engine, checkpoint::Job};
 use crate::{
     durability::Work,
     journal::{
+        direct::FrameBuffer,
         frame::{self, Header},
         recovery::TrustedEnd,
         spare::Allocated,
@@ -45,7 +46,7 @@ const FALL_BACK_RETRY: (Duration, Duration) = (Duration::from_millis(50), Durati
 
 /// Runs until told to stop.
 pub(crate) fn run(engine: &Arc<Engine>, mut journal: Journal) {
-    let mut buffer = Vec::new();
+    let mut buffer = FrameBuffer::default();
     // How many commits in a row were for a lone caller that asked soon.
     let mut lone = 0_u32;
     loop {
@@ -73,6 +74,8 @@ pub(crate) fn run(engine: &Arc<Engine>, mut journal: Journal) {
 /// The work of one commit, taken under the lock.
 struct Taken {
     group: Group,
+    /// An upper bound of its frame, in bytes.
+    bound: u64,
     /// Whether a record is written, with or without entries.
     is_written: bool,
     /// The last mutation in it.
@@ -88,7 +91,7 @@ struct Taken {
 fn commit(
     engine: &Engine,
     journal: &mut Journal,
-    buffer: &mut Vec<u8>,
+    buffer: &mut FrameBuffer,
     work: Work,
 ) -> io::Result<usize> {
     let taken = take(engine, journal, work)?;
@@ -102,7 +105,7 @@ fn commit(
             incarnation: taken.end.incarnation.0,
             end_position: taken.end.position.0,
         };
-        frame::encode(header, &taken.group, journal.salt, buffer);
+        journal.encode(header, &taken.group, taken.bound, buffer);
         write(engine, journal, buffer, header.end_position)?;
     }
     if is_rotated {
@@ -134,12 +137,17 @@ fn commit(
 }
 
 /// Writes and syncs one frame that ends at position `end`.
-fn write(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>, end: u64) -> io::Result<()> {
+fn write(
+    engine: &Engine,
+    journal: &mut Journal,
+    buffer: &mut FrameBuffer,
+    end: u64,
+) -> io::Result<()> {
     journal.write(buffer)?;
     if engine.parts.config.acknowledge_before_sync {
         engine.parts.durability.advance(end);
     }
-    journal.sync(buffer.len())?;
+    journal.sync(buffer)?;
     buffer.shrink_to(BUFFER_BYTES_KEPT);
     engine.parts.durability.advance(end);
     Ok(())
@@ -189,6 +197,7 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
     }
     Ok(Taken {
         group,
+        bound,
         is_written,
         end: store.point(),
         spare,

@@ -42,10 +42,10 @@ pub(crate) struct Header {
     pub(crate) end_position: u64,
 }
 
-/// Encodes `group` as a padded frame.
+/// Appends `group` to `buffer` as a padded frame.
 pub(crate) fn encode(header: Header, group: &Group, salt: u32, buffer: &mut Vec<u8>) {
-    buffer.clear();
-    buffer.resize(HEADER_BYTES, 0);
+    let frame_start = buffer.len();
+    buffer.resize(frame_start + HEADER_BYTES, 0);
     for (key, record) in group {
         buffer.push(if record.is_some() { PUT } else { DELETE });
         buffer.push(key.table as u8);
@@ -63,17 +63,19 @@ pub(crate) fn encode(header: Header, group: &Group, salt: u32, buffer: &mut Vec<
             buffer[start - 4..start].copy_from_slice(&(length as u32).to_le_bytes());
         }
     }
-    let length = buffer.len() - HEADER_BYTES;
-    buffer[0..4].copy_from_slice(&MAGIC.to_le_bytes());
-    buffer[4..8].copy_from_slice(&(length as u32).to_le_bytes());
-    buffer[16..24].copy_from_slice(&header.sequence.to_le_bytes());
-    buffer[24..32].copy_from_slice(&header.incarnation.to_le_bytes());
-    buffer[32..40].copy_from_slice(&header.end_position.to_le_bytes());
-    let header_crc = header_checksum(buffer, salt);
-    buffer[12..16].copy_from_slice(&header_crc.to_le_bytes());
-    let crc = checksum(buffer, salt);
-    buffer[8..12].copy_from_slice(&crc.to_le_bytes());
-    buffer.resize(buffer.len().next_multiple_of(ALIGNMENT), 0);
+    let frame = &mut buffer[frame_start..];
+    let length = frame.len() - HEADER_BYTES;
+    frame[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+    frame[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+    frame[16..24].copy_from_slice(&header.sequence.to_le_bytes());
+    frame[24..32].copy_from_slice(&header.incarnation.to_le_bytes());
+    frame[32..40].copy_from_slice(&header.end_position.to_le_bytes());
+    let header_crc = header_checksum(frame, salt);
+    frame[12..16].copy_from_slice(&header_crc.to_le_bytes());
+    let crc = checksum(frame, salt);
+    frame[8..12].copy_from_slice(&crc.to_le_bytes());
+    let padding = frame.len().next_multiple_of(ALIGNMENT) - frame.len();
+    buffer.resize(buffer.len() + padding, 0);
 }
 
 fn checksum(frame: &[u8], salt: u32) -> u32 {

@@ -10,10 +10,12 @@
 //! - Records are numbered without a gap across segments and incarnations.
 //! - Zeros are written ahead of small records in steps of 256 KiB, in the sync of the record that
 //!   reaches them. Most syncs then change no metadata, which halves their time on ext4. Segments
-//!   that a checkpoint covers are used again for the same reason.
+//!   that a checkpoint covers are used again for the same reason. Frames go around the page cache
+//!   where the file system allows it ([`direct`]).
 //! - After a failed write or sync, nothing is appended to that segment. The next record goes to a
 //!   new segment, whose header names the end of the last durable record.
 
+pub(crate) mod direct;
 pub(crate) mod frame;
 pub(crate) mod recovery;
 pub(crate) mod segment;

@@ -393,6 +393,7 @@ impl Reading {
             bytes: size,
             zeroed: end,
             reused: opened.header.reused,
+            direct: None,
         });
         Ok(last)
     }

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use super::frame::checksum_of;
+use super::{direct::DirectFile, frame::checksum_of};
 use crate::storage::StorageFile;
 
 /// The bytes of a segment's header, after which its first frame starts.
@@ -92,6 +92,8 @@ pub(crate) struct CurrentSegment {
     pub(crate) zeroed: u64,
     /// Where the records of the file's earlier use end; zero if it had none.
     pub(crate) reused: u64,
+    /// The file for writes around the page cache, if the file system takes them.
+    pub(crate) direct: Option<DirectFile>,
 }
 
 impl CurrentSegment {

@@ -25,6 +25,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
+    direct::DirectFile,
     segment::{CurrentSegment, FIRST_SEGMENT, PAGE_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader},
     usage::{ClosedSegment, JournalUsage},
 };
@@ -405,14 +406,25 @@ impl Spare {
         let named = self.directory.join(layout::segment_file(header.number));
         self.storage.rename(&path, &named)?;
         self.storage.sync_directory(&self.directory)?;
-        Ok(CurrentSegment {
+        let mut segment = CurrentSegment {
             number: header.number,
             file,
             end: SEGMENT_HEADER_BYTES,
             bytes,
             zeroed: start.len() as u64,
             reused,
-        })
+            direct: None,
+        };
+        self.write_directly(&mut segment);
+        Ok(segment)
+    }
+
+    /// Has the next records of `segment` written around the page cache, if the file system takes such
+    /// writes.
+    pub(crate) fn write_directly(&self, segment: &mut CurrentSegment) {
+        let path = self.directory.join(layout::segment_file(segment.number));
+        let lengths = (segment.end, segment.bytes);
+        segment.direct = DirectFile::open(&*self.storage, &path, &*segment.file, lengths);
     }
 
     /// The journal's directory.

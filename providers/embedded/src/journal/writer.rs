@@ -3,10 +3,13 @@
 use std::{io, sync::Arc};
 
 use super::{
+    direct::{DirectFile, FrameBuffer},
+    frame::{self, Header},
     segment::{CurrentSegment, PAGE_BYTES, SEGMENT_HEADER_BYTES},
     spare::{Allocated, Spare},
     usage::JournalUsage,
 };
+use crate::records::overlay::Group;
 
 /// How many bytes of zeros are written ahead of the records.
 const ZEROED_STEP_BYTES: u64 = 1 << 18;
@@ -49,14 +52,30 @@ impl Journal {
         Ok(())
     }
 
+    /// Encodes `group` into `buffer` as the next frame, which has at most `bound` bytes.
+    pub(crate) fn encode(
+        &self,
+        header: Header,
+        group: &Group,
+        bound: u64,
+        buffer: &mut FrameBuffer,
+    ) {
+        let direct = self.current.direct.as_ref();
+        let before = direct.map_or(&[][..], DirectFile::page);
+        let bytes = buffer.begin(before, bound as usize);
+        frame::encode(header, group, self.salt, bytes);
+        buffer.finish();
+    }
+
     /// Writes a frame after the last one, with the zeros that belong behind it. Nothing is durable
-    /// yet. Leaves the frame as it was.
-    pub(crate) fn write(&mut self, frame: &mut Vec<u8>) -> io::Result<()> {
-        let (current, length) = (&mut self.current, frame.len());
+    /// yet.
+    pub(crate) fn write(&mut self, buffer: &mut FrameBuffer) -> io::Result<()> {
+        let (current, length) = (&mut self.current, buffer.frame().len());
         let end = current.end + length as u64;
         assert!(end <= current.bytes, "room was reserved");
+        let mut until = end;
         if end > current.zeroed {
-            current.zeroed = if end <= current.reused {
+            until = if end <= current.reused {
                 // The rest of the page too, so that the kernel need not read the page first, and
                 // recovery finds zeros behind the last record.
                 end.next_multiple_of(PAGE_BYTES).min(current.bytes)
@@ -65,19 +84,25 @@ impl Journal {
             } else {
                 end
             };
-            frame.resize(length + (current.zeroed - end) as usize, 0);
+            current.zeroed = until;
         }
-        let written = current.file.write_at(frame, current.end);
-        frame.truncate(length);
-        written
+        if let Some(direct) = &current.direct {
+            return direct.write(buffer, current.end, until);
+        }
+        buffer.pad((until - end) as usize);
+        current.file.write_at(buffer.padded(), current.end)
     }
 
-    /// Makes the last written frame, of `length` bytes, durable.
-    pub(crate) fn sync(&mut self, length: usize) -> io::Result<()> {
-        self.current.file.sync_data()?;
+    /// Makes the last written frame durable.
+    pub(crate) fn sync(&mut self, buffer: &FrameBuffer) -> io::Result<()> {
+        let length = buffer.frame().len() as u64;
+        match &mut self.current.direct {
+            Some(direct) => direct.sync(buffer)?,
+            None => self.current.file.sync_data()?,
+        }
         self.sequence += 1;
-        self.current.end += length as u64;
-        self.usage.synced(self.sequence, length as u64);
+        self.current.end += length;
+        self.usage.synced(self.sequence, length);
         Ok(())
     }
 }

@@ -80,6 +80,15 @@ impl<S: Storage> Storage for Intercepted<S> {
         }))
     }
 
+    fn open_direct(&self, path: &Path) -> Option<Arc<dyn StorageFile>> {
+        let file = self.storage.open_direct(path)?;
+        Some(Arc::new(InterceptedFile {
+            path: path.to_owned(),
+            file,
+            before: Arc::clone(&self.before),
+        }))
+    }
+
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
         (self.before)(Operation::List, directory)?;
         self.storage.list(directory)

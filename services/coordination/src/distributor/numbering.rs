@@ -99,7 +99,7 @@ pub(super) enum Sums<'slot> {
 /// Numbers the requests in `ordered`, beginning with `first`, until the slot has `bytes_max`. The
 /// slot then exceeds that by one entry at most.
 pub(super) async fn number(
-    (region, recent): (&UserStore, Option<&Recent<Node>>),
+    (region, recent): (&UserStore, Option<&Recent<String, Node>>),
     first: Zxid,
     ordered: &[Decided],
     sums: Sums<'_>,
@@ -156,7 +156,7 @@ pub(super) async fn number(
 struct Working<'region> {
     region: &'region UserStore,
     /// Znodes as they were before the slot.
-    recent: Option<&'region Recent<Node>>,
+    recent: Option<&'region Recent<String, Node>>,
     nodes: BTreeMap<String, Option<Node>>,
     garbage: Vec<Bytes>,
     /// None if the statistics of quotas are in the log.

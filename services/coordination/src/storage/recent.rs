@@ -1,7 +1,9 @@
-//! Znodes that this process wrote last, so that one that is written again need not be read again.
+//! Rows that this process wrote last, so that one that is written again need not be read again.
 //!
 //! An entry is only a guess: another process may have changed the row, or the store may have lost
 //! it. Its reader checks it with a condition of its write, or knows that it is the only writer.
+
+use std::{borrow::Borrow, hash::Hash};
 
 use foldhash::fast::FixedState;
 use quick_cache::{
@@ -9,7 +11,7 @@ use quick_cache::{
     unsync::{Cache, DefaultLifecycle},
 };
 
-/// The memory of an entry beside its path and its value's own bytes, in bytes: its place in a table
+/// The memory of an entry beside its key's and its value's own bytes, in bytes: its place in a table
 /// that may be half empty, and the headers of what it allocates.
 const ENTRY_BYTES: usize = 512;
 
@@ -19,25 +21,25 @@ const ENTRY_BYTES_TYPICAL: u64 = 1 << 10;
 /// The hash is the same in every run, so that a seed reproduces what is kept.
 const HASH: u64 = 0x6c61_6e64_6661_7374;
 
-/// The most recent values of znodes by path, within a number of bytes.
+/// The most recent values by key, within a number of bytes.
 #[derive(Debug)]
-pub struct Recent<V> {
-    cache: Cache<String, V, Weight<V>, FixedState>,
+pub struct Recent<K, V> {
+    cache: Cache<K, V, Weight<K, V>, FixedState>,
 }
 
-/// The length of a value on the heap, in bytes.
+/// The length of an entry on the heap, in bytes.
 #[derive(Debug, Clone)]
-struct Weight<V>(fn(&V) -> usize);
+struct Weight<K, V>(fn(&K, &V) -> usize);
 
-impl<V> Weighter<String, V> for Weight<V> {
-    fn weight(&self, path: &String, value: &V) -> u64 {
-        (ENTRY_BYTES + path.len() + (self.0)(value)) as u64
+impl<K, V> Weighter<K, V> for Weight<K, V> {
+    fn weight(&self, key: &K, value: &V) -> u64 {
+        (ENTRY_BYTES + (self.0)(key, value)) as u64
     }
 }
 
-impl<V: Clone> Recent<V> {
+impl<K: Eq + Hash, V: Clone> Recent<K, V> {
     /// Keeps values of `bytes_max` together, each as long as `weight` says.
-    pub fn new(bytes_max: u64, weight: fn(&V) -> usize) -> Self {
+    pub fn new(bytes_max: u64, weight: fn(&K, &V) -> usize) -> Self {
         let items = (bytes_max / ENTRY_BYTES_TYPICAL) as usize;
         let hash = FixedState::with_seed(HASH);
         let lifecycle = DefaultLifecycle::default();
@@ -46,22 +48,30 @@ impl<V: Clone> Recent<V> {
         }
     }
 
-    /// The value of `path`, if it is kept.
-    pub fn get(&self, path: &str) -> Option<V> {
-        self.cache.get(path).cloned()
+    /// The value of `key`, if it is kept.
+    pub fn get<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        self.cache.get(key).cloned()
     }
 
-    /// Keeps the new value of `path`. None if it was deleted.
-    pub fn set(&mut self, path: String, value: Option<V>) {
+    /// Keeps the new value of `key`. None if it was deleted.
+    pub fn set(&mut self, key: K, value: Option<V>) {
         match value {
-            Some(value) => self.cache.insert(path, value),
-            None => self.remove(&path),
+            Some(value) => self.cache.insert(key, value),
+            None => drop(self.cache.remove(&key)),
         }
     }
 
-    /// Forgets the value of `path`.
-    pub fn remove(&mut self, path: &str) {
-        self.cache.remove(path);
+    /// Forgets the value of `key`, and returns it if it was kept.
+    pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        self.cache.remove(key).map(|(_, value)| value)
     }
 }
 
@@ -71,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_what_is_kept_are_bounded() {
-        let mut recent = Recent::new(64 << 10, |value: &Vec<u8>| value.len());
+        let mut recent = Recent::new(64 << 10, |_: &String, value: &Vec<u8>| value.len());
         for number in 0..1000 {
             recent.set(format!("/{number}"), Some(vec![0; 1024]));
         }

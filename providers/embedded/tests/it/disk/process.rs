@@ -10,6 +10,9 @@ use embedded::storage::{Storage, StorageFile};
 
 use super::{Change, Completeness, Disk, File, NameChange, Named, State, broken, happens, name_of};
 
+/// The page of the disk, in bytes.
+const PAGE: usize = 4096;
+
 /// One process's view of the disk.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -59,6 +62,11 @@ impl Storage for Process {
             file,
             path: path.to_owned(),
         }))
+    }
+
+    fn open_direct(&self, path: &Path) -> Option<Arc<dyn StorageFile>> {
+        let file = self.open(path).ok()?;
+        Some(Arc::new(WholePages(file)))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -245,5 +253,37 @@ impl StorageFile for Opened {
                 }
             },
         )
+    }
+}
+
+/// A file that takes only what a file system takes around the page cache.
+#[derive(Debug)]
+struct WholePages(Arc<dyn StorageFile>);
+
+impl StorageFile for WholePages {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let lengths = [offset as usize, data.len(), data.as_ptr().addr()];
+        assert_eq!(lengths.map(|length| length % PAGE), [0; 3], "whole pages");
+        self.0.write_at(data, offset)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        self.0.allocate(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
     }
 }

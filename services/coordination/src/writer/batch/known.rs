@@ -21,11 +21,13 @@ const STATE_BYTES: usize = 128;
 pub(in crate::writer) type Installed = (Seen, NodeState);
 
 #[derive(Debug)]
-pub(in crate::writer) struct Known(Mutex<Recent<Installed>>);
+pub(in crate::writer) struct Known(Mutex<Recent<String, Installed>>);
 
 impl Known {
     pub(in crate::writer) fn new() -> Self {
-        let weight = |(row, state): &Installed| row.bytes_len() + state.acl.len() + STATE_BYTES;
+        let weight = |path: &String, (row, state): &Installed| {
+            path.len() + row.bytes_len() + state.acl.len() + STATE_BYTES
+        };
         Self(Mutex::new(Recent::new(BYTES_MAX, weight)))
     }
 
@@ -47,7 +49,7 @@ impl Known {
         }
     }
 
-    fn recent(&self) -> MutexGuard<'_, Recent<Installed>> {
+    fn recent(&self) -> MutexGuard<'_, Recent<String, Installed>> {
         self.0.lock().expect("no panic while it is locked")
     }
 }

@@ -245,9 +245,11 @@ fn a_writer_without_locks_notices_every_change() {
             .collect()
     };
     for mode in MODES {
+        // A process that knows the row of the session and the znode makes one call.
+        let calls = if mode == Mode::Applies { 1 } else { 2 };
         let right = versions(mode, None);
         assert!(
-            right.len() >= 2 && right.iter().all(|version| *version == 3),
+            right.len() >= calls && right.iter().all(|version| *version == 3),
             "{right:?}"
         );
         let wrong = versions(mode, Some(Broken::DecidesOnOutdatedStates));
@@ -347,6 +349,58 @@ fn requests_of_a_replaced_connection_are_not_decided() {
             assert_eq!(version(&fixture, "/a").await, 0);
         });
     }
+}
+
+/// Whether a writer that wrote the session's row last decides the first request of a connection that
+/// attached since, and then the end that the heartbeat asks for.
+fn follows_changes_of_others(broken: Option<Broken>) -> bool {
+    simulated::run(async {
+        let fixture = fixture_of(Mode::Applies, broken, ITEMS_MAX).await;
+        let (process, session) = (Process::with_a(&fixture).await, fixture.open(1).await);
+        process.write(&fixture, session, vec![set("/a", "0")]).await;
+        let mut sessions = fixture.system();
+        let attached = session::attach(&mut sessions, session, PASSWORD, TIMEOUT).await;
+        let attached = attached.expect("no fault is injected");
+        assert!(matches!(attached, Transition::Done(_)));
+        process.write(&fixture, session, vec![set("/a", "1")]).await;
+        let row = fixture.row(session).await;
+        let decides = (row.sequence, row.request) == (2, 1);
+        let expired = session::expire(&mut sessions, session, row.renewals).await;
+        assert!(matches!(expired, Ok(Transition::Done(_))));
+        let asked = fixture.asked(session, vec![Operation::Expire]).await;
+        let written = process.writer.handle_messages(&asked).await;
+        written.expect("no fault is injected");
+        decides && fixture.row(session).await.state == State::Closed
+    })
+}
+
+/// C-6.
+#[test]
+fn a_writer_notices_that_others_changed_the_row_that_it_left() {
+    assert!(follows_changes_of_others(None));
+    let broken = Some(Broken::TrustsOutdatedRows);
+    assert!(!follows_changes_of_others(broken), "the rule is needed");
+}
+
+/// C-1: a writer that wrote the row last raises its fence only after a failure.
+#[test]
+fn one_fence_serves_the_invocations_of_one_process_until_one_fails() {
+    simulated::run(async {
+        let fixture = fixture_of(Mode::Applies, None, ITEMS_MAX).await;
+        let (process, session) = (Process::with_a(&fixture).await, fixture.open(1).await);
+        for data in ["0", "1"] {
+            process
+                .write(&fixture, session, vec![set("/a", data)])
+                .await;
+        }
+        assert_eq!(fixture.row(session).await.fence, 1);
+        let asked = fixture.asked(session, vec![set("/a", "2")]).await;
+        assert!(process.dies_at((Side::Before, 0), &asked).await);
+        let written = process.writer.handle_messages(&again(asked)).await;
+        written.expect("no fault is injected");
+        let row = fixture.row(session).await;
+        assert_eq!((row.fence, row.sequence), (2, 3));
+    });
 }
 
 /// A request with more items than a transaction takes is decided under locks, or distributed as all
