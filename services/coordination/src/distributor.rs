@@ -63,6 +63,7 @@ use crate::{
         session,
         user_store::{self, Node, Step, UserStore},
     },
+    tail::Tail,
 };
 
 /// Applied slots that stay in the log for gateways that are behind.
@@ -88,6 +89,8 @@ pub(crate) struct Distributor {
     env: Arc<Environment>,
     log: FencedLog,
     region: UserStore,
+    /// The tail of this process, if no other process uses the store.
+    tail: Option<Arc<Tail>>,
     /// The state that a warm instance keeps between invocations. None before the first and after
     /// any failure.
     warm: Mutex<Option<WarmState>>,
@@ -156,6 +159,16 @@ impl WarmState {
         }
     }
 
+    fn wake(&self, step: Step, slot: Bytes) -> Wake {
+        Wake {
+            previous: step.previous,
+            index: step.slot,
+            epoch: step.epoch,
+            slot,
+            point: self.items.point(),
+        }
+    }
+
     fn advance(&mut self, step: Step) {
         self.slot = step.slot;
         self.zxid = step.last;
@@ -172,7 +185,17 @@ impl Distributor {
             log: FencedLog::new(env.parts.system.clone(), LOG_PARTITION),
             region: UserStore::of(&env),
             env,
+            tail: None,
             warm: Mutex::new(None),
+        }
+    }
+
+    /// A distributor that delivers what it applies at once to the clients of its process, whose tail
+    /// is `tail`.
+    pub(crate) fn beside(tail: &Arc<Tail>) -> Self {
+        Self {
+            tail: Some(tail.clone()),
+            ..Self::new(tail.env.clone())
         }
     }
 
@@ -364,13 +387,7 @@ impl Distributor {
     /// Invokes the watch function. Gateways that it does not reach find the slot in the log.
     /// Clients may learn of the slot once the point where it is applied is durable.
     async fn announce(&self, warm: &WarmState, step: Step, slot: Bytes) -> Result<()> {
-        let wake = Wake {
-            previous: step.previous,
-            index: step.slot,
-            epoch: step.epoch,
-            slot,
-            point: warm.items.point(),
-        };
+        let wake = warm.wake(step, slot);
         let functions = &self.env.parts.functions;
         let wake = encode_sized(&wake, 64 + wake.slot.len());
         functions.invoke(queue_names::WATCH, wake).await.map(|_| ())

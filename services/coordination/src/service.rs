@@ -85,7 +85,11 @@ impl Service {
             options: options.clone(),
             handler,
         };
-        let distributor = Arc::new(Distributor::new(env()));
+        let distributor = Arc::new(if self.env.config.applies_directly {
+            Distributor::beside(&self.tail)
+        } else {
+            Distributor::new(env())
+        });
         let writer = Arc::new(Writer::new(env(), &distributor));
         vec![
             definition(queue_names::WRITER, writer),
@@ -139,7 +143,7 @@ impl Service {
             // During the downtime no session could be renewed.
             heartbeat::forget(&self.env).await?;
             heartbeat::arm_if_needed(&self.env).await?;
-            self.tail.start_at_cursor().await
+            self.tail.start().await
         })
     }
 

@@ -11,7 +11,8 @@
 //! waiting clients share one fsync.
 //!
 //! The tail is also the watch *function*: the distributor invokes it with each applied slot. If
-//! such an announcement is lost, the log still has the slot. Where several processes distribute, a
+//! such an announcement is lost, the log still has the slot. A distributor that applies decisions at
+//! once is the only one, and hands the slots over to the tail of its process. Where several processes distribute, a
 //! slot is announced in only one of them. The others poll the log ([`poll_schedule`]).
 //!
 //! Invariants
@@ -26,6 +27,7 @@
 //!   changed since it was read. If the znode has changed, the event is inserted at its position.
 
 pub(crate) mod event_queue;
+mod log_position;
 mod poll_schedule;
 mod registry;
 
@@ -43,10 +45,11 @@ use bytes::Bytes;
 use ports::{
     DurabilityPoint, Event, Handler, Incarnation, Result, functions::Failure, key_value::Read,
 };
-use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
+use primitives::FencedLog;
 use tokio::sync::{Notify, watch};
 
 use self::{
+    log_position::LogPosition,
     poll_schedule::PollSchedule,
     registry::{Registered, Registry},
 };
@@ -65,9 +68,6 @@ use crate::{
 
 /// The epoch of no position. No delivery from it is ever durable.
 const NO_POSITION: u64 = 0;
-
-/// Slots per page when the tail reads unannounced slots from the log.
-const LOG_PAGE_SLOTS: usize = 64;
 
 /// How long the tail waits after a store failed before it continues.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -88,8 +88,8 @@ pub(crate) struct Tail {
     /// The number of the current position among those of this process, or zero without one.
     position: AtomicU64,
     delivered: Notify,
-    /// A position that was found before [`Tail::run`] follows the log from it.
-    found: Mutex<Option<LogPosition>>,
+    /// The last delivered slot, while there is a position.
+    last: Mutex<Option<LogPosition>>,
 }
 
 #[derive(Debug)]
@@ -106,14 +106,6 @@ pub(crate) struct DeliveredChange {
 pub(crate) struct ReadTarget {
     pub(crate) path: String,
     pub(crate) watch: Option<Aspect>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct LogPosition {
-    index: u64,
-    epoch: u64,
-    /// The incarnation of the store in which the position was found.
-    incarnation: Incarnation,
 }
 
 impl Tail {
@@ -133,7 +125,7 @@ impl Tail {
             durable: AtomicI64::new(0),
             position: AtomicU64::new(0),
             delivered: Notify::new(),
-            found: Mutex::default(),
+            last: Mutex::default(),
         }
     }
 
@@ -215,6 +207,23 @@ impl Tail {
     pub(crate) fn announce(&self, wake: Wake) {
         self.inbox().insert(wake.index, wake);
         self.slot_announced.notify_one();
+    }
+
+    /// Delivers a slot that this process has just applied, if it is the next one. Otherwise
+    /// announces it. This saves its decoding and a wake-up of [`Tail::run`].
+    pub(crate) fn deliver_now(&self, slot: Slot, wake: Wake) {
+        {
+            let mut last = self.last();
+            let is_next = |last: &&mut LogPosition| {
+                last.index == wake.previous && last.incarnation == wake.point.incarnation
+            };
+            let Some(last) = last.as_mut().filter(is_next) else {
+                return self.announce(wake);
+            };
+            self.deliver(slot, wake.point);
+            last.reached(wake.index, wake.epoch);
+        }
+        self.delivered.notify_one();
     }
 
     /// Registers the one client that acts for `session` here, and returns the number of the current
@@ -356,19 +365,16 @@ impl Tail {
     /// Follows the log forever, as a task of the program beside its front ends.
     pub(crate) async fn run(&self) {
         loop {
-            let found = self
-                .found
-                .lock()
-                .expect("no panic while it is locked")
-                .take();
-            let started = match found {
-                Some(position) => Ok(position),
-                None => self.start().await,
+            let has_position = self.last().is_some();
+            let started = if has_position {
+                Ok(())
+            } else {
+                self.start().await
             };
             let failure = match started {
-                Ok(position) => tokio::select! {
+                Ok(()) => tokio::select! {
                     biased;
-                    failure = self.follow(position) => failure,
+                    failure = self.follow() => failure,
                     failure = self.confirm() => failure,
                 },
                 Err(failure) => failure,
@@ -381,18 +387,13 @@ impl Tail {
 
     /// Takes the position at the cursor. Clients may connect afterwards, and [`Tail::run`]
     /// continues from there.
-    pub(crate) async fn start_at_cursor(&self) -> Result<()> {
-        let position = self.start().await?;
-        *self.found.lock().expect("no panic while it is locked") = Some(position);
-        Ok(())
-    }
-
-    async fn start(&self) -> Result<LogPosition> {
+    pub(crate) async fn start(&self) -> Result<()> {
         let Read {
             value: (cursor, _),
             point,
         } = self.region.cursor().await?;
         self.region.items.externalize(point).await?;
+        let mut last = self.last();
         let mut registry = self.registry();
         let position = self.position.load(Ordering::Relaxed);
         assert_eq!(position, NO_POSITION, "a tail without a position starts");
@@ -404,18 +405,20 @@ impl Tail {
         registry.unconfirmed = None;
         registry.positions += 1;
         self.position.store(registry.positions, Ordering::Release);
-        Ok(LogPosition {
+        *last = Some(LogPosition {
             index: cursor.slot,
             epoch: cursor.epoch,
             incarnation: point.incarnation,
-        })
+        });
+        Ok(())
     }
 
-    async fn follow(&self, mut position: LogPosition) -> ports::Error {
+    async fn follow(&self) -> ports::Error {
         let mut schedule = self.env.config.log_poll_period.map(PollSchedule::new);
         // The last slot that is known to be applied without an announcement.
         let mut found = None;
         loop {
+            let position = self.last().expect("only its loss ends a position");
             let slots = match self.next_slots(position, found).await {
                 Ok(slots) => slots,
                 Err(error) => return error,
@@ -435,12 +438,12 @@ impl Tail {
                     Ok(slot) => slot,
                     Err(error) => return error,
                 };
-                self.deliver(slot, announced.point);
-                position = LogPosition {
-                    index: announced.index,
-                    epoch: announced.epoch,
-                    ..position
-                };
+                let mut last = self.last();
+                let last = last.as_mut().expect("only its loss ends a position");
+                if last.index < announced.index {
+                    self.deliver(slot, announced.point);
+                    last.reached(announced.index, announced.epoch);
+                }
             }
             self.delivered.notify_one();
         }
@@ -551,41 +554,7 @@ impl Tail {
         if announced.is_empty()
             && let Some((until, point)) = behind_a_gap.or(found)
         {
-            return self.read_log(position, until, point).await;
-        }
-        Ok(announced)
-    }
-
-    /// The unannounced slots up to `until`, from the log. They are applied, because slot `until`
-    /// is.
-    async fn read_log(
-        &self,
-        position: LogPosition,
-        until: u64,
-        point: DurabilityPoint,
-    ) -> Result<Vec<Wake>> {
-        let from = match position.index {
-            0 => Cursor::START,
-            index => Cursor {
-                next: SlotIndex(index + 1),
-                epoch: Epoch(position.epoch),
-            },
-        };
-        let read = self.log.read(from, LOG_PAGE_SLOTS).await?.slots;
-        let applied = read.into_iter().filter(|logged| logged.index.0 <= until);
-        let announced: Vec<_> = applied
-            .map(|logged| Wake {
-                previous: logged.index.0 - 1,
-                index: logged.index.0,
-                epoch: logged.epoch.0,
-                slot: logged.payload,
-                point,
-            })
-            .collect();
-        if announced.is_empty() {
-            return Err(ports::Error::unavailable(format!(
-                "find the slots up to {until} in the log"
-            )));
+            return position.read_on(&self.log, until, point).await;
         }
         Ok(announced)
     }
@@ -636,6 +605,8 @@ impl Tail {
     }
 
     fn disconnect_all(&self) {
+        let mut last = self.last();
+        *last = None;
         let mut registry = self.registry();
         self.position.store(NO_POSITION, Ordering::Release);
         for (session, client) in std::mem::take(&mut registry.clients) {
@@ -651,6 +622,10 @@ impl Tail {
         self.inbox
             .lock()
             .expect("no panic while the inbox is locked")
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<LogPosition>> {
+        self.last.lock().expect("no panic while it is locked")
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {

@@ -290,7 +290,7 @@ impl Fixture {
 
     pub(crate) async fn tail_of(env: Arc<Environment>) -> Arc<Tail> {
         let tail = Arc::new(Tail::new(env));
-        tail.start_at_cursor().await.expect("no fault is injected");
+        tail.start().await.expect("no fault is injected");
         let follower = tail.clone();
         tokio::spawn(async move { follower.run().await });
         tail

@@ -9,8 +9,8 @@
 //! Requests that do not fit take the way of all others: through the outbox and the queue. Requests
 //! that must follow one on that way (rule C-3) have it applied first.
 //!
-//! Only the announcement of the slot is a step of its own. If its instance dies before it, the
-//! request's message is delivered again, and [`Distributor::announce_again`] takes the log over,
+//! Only the announcement of the slot is a step of its own: the tail of the same process delivers it
+//! at once. If its instance dies before it, the request's message is delivered again, and [`Distributor::announce_again`] takes the log over,
 //! which announces the last slot.
 
 use bytes::Bytes;
@@ -175,7 +175,10 @@ impl Distributor {
         slot: Bytes,
         (decided, numbered): (&[Decided], Numbered),
     ) -> Result<()> {
-        self.announce(warm, step, slot).await?;
+        match &self.tail {
+            Some(tail) => tail.deliver_now(numbered.slot, warm.wake(step, slot)),
+            None => self.announce(warm, step, slot).await?,
+        }
         self.remove_index_entries(decided, &warm.system).await;
         for (path, node) in numbered.changes {
             warm.nodes.set(path, node);

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     Config,
     model::SessionId,
-    records::{Change, UpdateId},
+    records::{Change, UpdateId, encode},
     storage::user_store::Step,
     tests::Fixture,
 };
@@ -61,6 +61,26 @@ fn deliver(tail: &Tail, entries: Vec<LogEntry>) {
         position: Position(1),
     };
     tail.deliver(slot, point);
+}
+
+/// Slot `index`, which has one update, and its announcement.
+fn handed_over(index: u64, incarnation: Incarnation) -> (Slot, Wake) {
+    let slot = Slot {
+        first: Zxid(index as i64),
+        entries: vec![update((STRANGER, 1), &["/changed"])],
+        statistics: Vec::new(),
+    };
+    let wake = Wake {
+        previous: index - 1,
+        index,
+        epoch: 1,
+        slot: encode(&slot),
+        point: DurabilityPoint {
+            incarnation,
+            position: Position(index),
+        },
+    };
+    (slot, wake)
 }
 
 /// The paths that changed after `since` and up to `until`.
@@ -133,6 +153,33 @@ fn changes_of_a_lost_position_are_dropped() {
         tail.start().await.expect("no fault is injected");
         assert_eq!(changed(&tail, 3, 5), None, "they are not delivered here");
         assert_eq!(changed(&tail, 5, 5), Some(vec![]));
+    });
+}
+
+/// C-4, D4: a slot that is handed over is delivered at once if it is the next one of this position.
+#[test]
+fn a_slot_that_is_handed_over_is_delivered_in_its_turn() {
+    simulated::run(async {
+        let tail = positioned(&fixture().await).await;
+        let incarnation = tail.last().expect("it has a position").incarnation;
+        let hand_over = |index, incarnation| {
+            let (slot, wake) = handed_over(index, incarnation);
+            tail.deliver_now(slot, wake);
+            tail.applied().0
+        };
+        assert_eq!(hand_over(2, incarnation), 0, "its predecessor is missing");
+        assert_eq!(hand_over(1, incarnation), 1);
+        tokio::select! {
+            biased;
+            failure = tail.follow() => panic!("{failure}"),
+            () = tail.reached(Zxid(2)) => {}
+        }
+        assert_eq!(hand_over(3, incarnation), 3);
+        let next = Incarnation(incarnation.0 + 1);
+        assert_eq!(hand_over(4, next), 3, "the store may have lost slot 3");
+        tail.follow().await;
+        tail.disconnect_all();
+        assert_eq!(hand_over(4, incarnation), 3, "there is no position");
     });
 }
 
