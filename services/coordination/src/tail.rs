@@ -42,9 +42,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ports::{
-    DurabilityPoint, Event, Handler, Incarnation, Result, functions::Failure, key_value::Read,
-};
+use ports::{DurabilityPoint, Event, Handler, Result, functions::Failure, key_value::Read};
 use primitives::FencedLog;
 use tokio::sync::{Notify, watch};
 

@@ -1,6 +1,6 @@
 //! C4, C-5, C-6: deliveries, kept changes, and the end of connections.
 
-use ports::Position;
+use ports::{Incarnation, Position};
 use simulated::Options;
 
 use super::*;
