@@ -1,6 +1,8 @@
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -79,9 +81,12 @@ final class Leaders {
       selector.start();
       selectors.add(selector);
     }
-    List<String> turns = new ArrayList<>();
-    for (int turn = 0; turn < 2 * clients.size(); turn++) {
-      turns.add(led.poll(Check.SECONDS, TimeUnit.SECONDS));
+    // A candidate that is slow to start has its turn later.
+    Set<String> turns = new HashSet<>();
+    for (int turn = 0; turn < 2 * clients.size() || turns.size() < clients.size(); turn++) {
+      String name = led.poll(Check.SECONDS, TimeUnit.SECONDS);
+      Check.must(name != null, "a leader in time, after " + turns);
+      turns.add(name);
     }
     Check.must(!turns.contains("two leaders"), "one leader at a time");
     for (LeaderSelector selector : selectors) {

@@ -163,14 +163,19 @@ final class Queues {
 
   private static void delayQueue(List<CuratorFramework> clients, String path) throws Exception {
     BlockingQueue<String> taken = new LinkedBlockingQueue<>();
-    DistributedDelayQueue<String> queue = into(taken, clients.get(0), path).putInBackground(false).buildDelayQueue();
-    queue.start();
+    DistributedDelayQueue<String> putting =
+        QueueBuilder.<String>builder(clients.get(0), null, TEXT, path).putInBackground(false).buildDelayQueue();
+    putting.start();
     long due = System.currentTimeMillis() + 300;
-    queue.put("later", due);
-    queue.put("now", System.currentTimeMillis() - 1);
+    putting.put("later", due);
+    putting.put("now", System.currentTimeMillis() - 1);
+    // It starts when both are there, however long that took.
+    DistributedDelayQueue<String> taking = into(taken, clients.get(1), path).buildDelayQueue();
+    taking.start();
     Check.same(List.of("now", "later"), next(taken, 2), "the items");
     Check.must(System.currentTimeMillis() >= due, "not before its time");
-    queue.close();
+    putting.close();
+    taking.close();
   }
 
   private static void simpleQueue(List<CuratorFramework> clients, String path) throws Exception {
