@@ -79,7 +79,15 @@ final class Nodes {
     first.start();
     second.start();
     Check.eventually(() -> first.getCurrentMembers().keySet().equals(Set.of("first", "second")), "both");
-    second.setThisData(Check.bytes("3"));
+    // The others may see a member before it has the reply to its create.
+    Check.eventually(() -> {
+      try {
+        second.setThisData(Check.bytes("3"));
+        return true;
+      } catch (IllegalStateException early) {
+        return false;
+      }
+    }, "the reply to the create");
     Check.eventually(() -> Check.text(first.getCurrentMembers().get("second")).equals("3"), "the new data");
     second.close();
     Check.eventually(() -> first.getCurrentMembers().keySet().equals(Set.of("first")), "the one that is left");
