@@ -53,8 +53,10 @@ def own_server(tmp_path):
 
 
 @pytest.fixture
-def apps(tmp_path, own_server):
+def apps(tmp_path, request):
     """An application of functions on a server of its own."""
+    servers.needs_landfast()
+    own_server = request.getfixturevalue("own_server")
     if type(own_server).__name__ != "Landfast":
         pytest.skip("functions are tested on the embedded store")
     return application.Application(tmp_path / "app", own_server)

@@ -2,7 +2,6 @@
 acknowledged writes.
 """
 
-import os
 import pathlib
 import re
 import signal
@@ -26,8 +25,6 @@ ENDS = [signal.SIGTERM, signal.SIGKILL]
 @pytest.fixture
 def house(tmp_path):
     """Landfast on a Redis of its own."""
-    if os.environ.get("LANDFAST_TEST_ZOOKEEPER"):
-        pytest.skip("a provider is Landfast's alone")
     running = servers.LandfastOnRedis(tmp_path)
     yield running.start()
     running.shut_down()
@@ -48,6 +45,7 @@ def _refused(tmp_path, store, *options):
 
 def _refusal(tmp_path, store, *options):
     """The lines of a failed start."""
+    servers.needs_landfast()
     command = [servers.Landfast.program, "serve", "--provider", "redis", "--store", store, *options]
     command += ["--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--routes", "127.0.0.1:0"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)

@@ -14,6 +14,8 @@ import socket
 import subprocess
 import tempfile
 
+import pytest
+
 import ports
 import redis_server
 import waiting
@@ -31,6 +33,12 @@ def new(directory):
     if os.environ.get("LANDFAST_TEST_PROVIDER") == "redis":
         return LandfastOnRedis(directory)
     return Landfast(directory)
+
+
+def needs_landfast():
+    """Skips a test of what only Landfast has, where another server is selected."""
+    if os.environ.get("LANDFAST_TEST_ZOOKEEPER"):
+        pytest.skip("it needs Landfast, and another server is selected")
 
 
 # The account `super:secret`, which every ACL permits.
@@ -58,6 +66,15 @@ class Server:
     @property
     def hosts(self):
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def program(self):
+        """Landfast itself."""
+        return needs_landfast()
+
+    def ready_line(self):
+        """What Landfast prints when it serves."""
+        return needs_landfast()
 
     def run(self, command):
         self.output = tempfile.TemporaryFile()
@@ -123,6 +140,7 @@ class Landfast(Server):
         return ["--data-dir", str(self.directory / "data")]
 
     def start(self):
+        needs_landfast()
         listeners = ["--zookeeper", f"127.0.0.1:{self.port}", "--http", f"127.0.0.1:{self.http_port}"]
         listeners += ["--routes", f"127.0.0.1:{self.routes_port}"]
         if self.requires_authentication:

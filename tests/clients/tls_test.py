@@ -488,6 +488,7 @@ def servers_of_one_store_reach_each_other_over_tls(tmp_path, redis):
 
 def files_that_cannot_be_used_end_the_start(tmp_path):
     def refused(*options):
+        servers.needs_landfast()
         command = [servers.Landfast.program, "serve", "--data-dir", tmp_path / "data", *options]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
         assert ran.returncode == 1, ran
