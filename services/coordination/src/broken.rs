@@ -81,6 +81,8 @@ pub enum Broken {
     NumbersLostDecisions,
     /// D4, C-3: a slot does not depend on the state from which it was computed.
     NumbersByTheLogAlone,
+    /// C5: an answer is sent before its zxid is durable.
+    AnswersBeforeDurable,
     /// D4, C5: an answer is sent once its zxid is durable in any incarnation of the store.
     ConfirmsLostZxids,
     /// D4, C-5: a read combines answers of different incarnations of the store.

@@ -456,7 +456,8 @@ impl Tail {
                 self.delivered.notified().await;
                 continue;
             };
-            if !items.is_durable(point)
+            if !self.env.breaks(Broken::AnswersBeforeDurable)
+                && !items.is_durable(point)
                 && let Err(error) = items.externalize(point).await
             {
                 return error;

@@ -41,15 +41,29 @@ fn clients_see_one_order_when_functions_die() {
     everything_in(FaultProfile::Stormy).holds("clients_see_one_order_when_functions_die");
 }
 
-/// C5: after a crash of everything, acknowledged updates are present.
-#[test]
-fn acknowledged_updates_survive_a_crash_of_everything() {
-    let scenario = Scenario {
+fn crashing() -> Scenario {
+    Scenario {
         crashes: 2,
         one_break_in: 6,
         ..everything_in(FaultProfile::Slow)
-    };
-    scenario.holds("acknowledged_updates_survive_a_crash_of_everything");
+    }
+}
+
+/// C5: after a crash of everything, acknowledged updates are present.
+#[test]
+fn acknowledged_updates_survive_a_crash_of_everything() {
+    crashing().holds("acknowledged_updates_survive_a_crash_of_everything");
+}
+
+/// C5, broken, whether or not a request is applied with its decision.
+#[test]
+fn answering_before_durable_is_caught() {
+    for is_direct in [false, true] {
+        let mut scenario = crashing().without(Broken::AnswersBeforeDurable);
+        scenario.config.locks.is_optimistic = is_direct;
+        scenario.config.applies_directly = is_direct;
+        scenario.is_caught(SEEDS_UNTIL_CAUGHT);
+    }
 }
 
 fn multis_in(fault_profile: FaultProfile) -> Scenario {
