@@ -78,6 +78,10 @@ const BATCH_REQUESTS_MAX: usize = 32;
 /// holds a few such batches.
 const BATCH_BYTES_PART: usize = 8;
 
+/// Requests that are applied at once touch at most the items of a transaction divided by this. Each
+/// znode has two items, and as many are left for the last request.
+const BATCH_ZNODES_PART: usize = 4;
+
 /// A multi, or a part of a session's end, takes at most the largest item divided by this, as a
 /// decision and as an entry of a slot. A slot ends once it has half of that item.
 const DECISION_BYTES_PART: usize = 3;
@@ -336,9 +340,13 @@ impl<'writer> Turn<'writer> {
         Ok(done)
     }
 
-    /// Whether a row has no room for more than a few such batches.
+    /// Whether a row has no room for more than a few such batches, or one transaction none for the
+    /// next request.
     fn is_large(&self, batch: &Batch<'_>) -> bool {
-        batch.bytes_len * BATCH_BYTES_PART > self.item_bytes_max()
+        let items_max = self.store.store().limits().transact_items_max;
+        let fills_transaction =
+            self.writer.distributor.is_some() && batch.znodes() * BATCH_ZNODES_PART > items_max;
+        fills_transaction || batch.bytes_len * BATCH_BYTES_PART > self.item_bytes_max()
     }
 
     /// How many batches in a row may fail without locks before one takes them. The first one may have

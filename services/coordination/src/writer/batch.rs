@@ -162,6 +162,11 @@ impl<'writer> Batch<'writer> {
         self.decided.len()
     }
 
+    /// The number of znodes that it has locked or read.
+    pub(super) fn znodes(&self) -> usize {
+        self.held.len()
+    }
+
     pub(super) fn next_id(&self) -> UpdateId {
         let first = self.lock.holder.request;
         UpdateId {

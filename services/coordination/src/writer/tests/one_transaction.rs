@@ -430,6 +430,28 @@ fn a_request_that_fits_into_no_transaction_takes_the_ordinary_way() {
     assert_eq!(ways, BTreeSet::from([0, 1]), "both ways are taken");
 }
 
+/// Requests that together need more items than a transaction takes are applied in several.
+#[test]
+fn requests_are_decided_together_as_far_as_they_fit_into_a_transaction() {
+    simulated::run(async {
+        let fixture = fixture_of(Mode::Applies, None, ITEMS_MAX).await;
+        let (process, session) = (Process::with_a(&fixture).await, fixture.open(1).await);
+        let multi = |number: usize| {
+            let paths = (0..10).map(|part| format!("/a/{number}-{part}"));
+            Operation::Multi(
+                paths
+                    .map(|path| create(&path, Lifetime::Persistent))
+                    .collect(),
+            )
+        };
+        let asked = (0..9).map(multi).collect();
+        process.write(&fixture, session, asked).await;
+        assert_eq!(fixture.row(session).await.applied, 9, "no queue took part");
+        let a = shown(&fixture, "/a").await.expect("it exists");
+        assert_eq!(a.stat.num_children, 90);
+    });
+}
+
 /// C6: a deletion that is applied directly leaves no entry for the owner's end to find.
 #[test]
 fn a_direct_deletion_of_a_foreign_ephemeral_leaves_no_entry() {
