@@ -4,17 +4,22 @@
 //! place in the store's order. "Durable" waits for it to be externalized as well. An
 //! acknowledgement to the outside waits for that, and the paper's figures on DynamoDB mean it.
 
+mod atomic_list;
+mod timed_lock;
+
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use ports::{
     Key, Receipt, Timestamp, Update,
     key_value::{Action, Outcome, SharedKeyValue},
 };
-use primitives::{Acquired, AtomicCounter, AtomicList, Guarded, TimedLock};
+use primitives::AtomicCounter;
 use serde::Serialize;
+
+use self::{atomic_list::AtomicList, timed_lock::TimedLock};
 
 /// The benchmark's locks never expire.
 const HOLD_MS_MAX: u64 = 60_000;
@@ -207,14 +212,11 @@ impl Bench {
                 let list = AtomicList::new(self.store.clone(), self.key.clone(), ELEMENTS_MAX);
                 let elements = self.elements.clone();
                 let started = Instant::now();
-                let listed = list.append(elements, None).await?;
-                let took = self.done(started, listed.receipt).await?;
-                ensure!(
-                    listed.elements.len() == self.elements.len(),
-                    "the list was not empty"
-                );
-                let emptied = list.remove_first(ELEMENTS_MAX, None).await?;
-                self.store.externalize(emptied.receipt.point).await?;
+                let (length, receipt) = list.append(elements).await?;
+                let took = self.done(started, receipt).await?;
+                ensure!(length == self.elements.len(), "the list was not empty");
+                let emptied = list.clear().await?;
+                self.store.externalize(emptied.point).await?;
                 Ok(took)
             }
         }
@@ -226,15 +228,11 @@ impl Bench {
             .lock
             .acquire(&self.key, &self.owner, Timestamp(0))
             .await?;
-        let Acquired::Held(held) = acquired else {
-            bail!("another holder has the lock: {acquired:?}")
-        };
-        let acquiring = self.done(started, held.receipt).await?;
+        let held = acquired.context("another holder has the lock")?;
+        let acquiring = self.done(started, Receipt { point: held.point }).await?;
         let started = Instant::now();
-        let released = self.lock.release(&held, vec![]).await?;
-        let Guarded::Done { receipt, .. } = released else {
-            bail!("the lock was lost: {released:?}")
-        };
+        let released = self.lock.release(&held).await?;
+        let receipt = released.context("the lock was lost")?;
         let releasing = self.done(started, receipt).await?;
         Ok(if matches!(self.operation, Operation::Acquire { .. }) {
             acquiring

@@ -1,13 +1,10 @@
-//! The primitives on a simulated cloud: paused holders, dead writers, lost answers, clocks that
-//! disagree.
+//! The primitives on a simulated cloud: paused and dead writers, lost answers.
 
 mod backoff;
-mod counter_and_list;
+mod counter;
 mod fenced_log;
 mod record;
 mod round_trips;
-mod timed_lock;
-mod timed_lock_in_functions;
 
 /// The seeds that a scenario plays: those asked for, or a few.
 fn seeds() -> std::ops::Range<u64> {

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use ports::{
     Key,
-    key_value::{Action, Operation, OperationId, Version},
+    key_value::{Operation, OperationId, Version},
 };
-use primitives::{Acquired, AtomicCounter, AtomicList, Cursor, FencedLog, TimedLock};
+use primitives::{AtomicCounter, Cursor, FencedLog};
 use simulated::{World, run};
 
 /// Runs `step`, which must make one call of the store, and returns its result.
@@ -17,49 +17,7 @@ async fn one_call<T>(world: &World, name: &str, step: impl Future<Output = ports
 }
 
 #[test]
-fn each_step_of_a_lock_is_one_call() {
-    run(async {
-        let world = World::new(1);
-        let (lock, key, now) = (
-            TimedLock::new(world.key_value(), 5_000),
-            Key::new("locks", "a"),
-            world.clock().now(),
-        );
-        let (me, other) = (Bytes::from_static(b"me"), Bytes::from_static(b"other"));
-        let Acquired::Held(held) = one_call(&world, "acquire", lock.acquire(&key, &me, now)).await
-        else {
-            panic!("it is free")
-        };
-        let busy = one_call(
-            &world,
-            "acquire what is held",
-            lock.acquire(&key, &other, now),
-        )
-        .await;
-        let Acquired::Busy(..) = busy else {
-            panic!("it is held")
-        };
-        let write = || vec![Action::set_integer("n", 1)];
-        one_call(&world, "update", lock.update(&held, write(), None)).await;
-        one_call(&world, "release", lock.release(&held, write())).await;
-        one_call(&world, "release again", lock.release(&held, write())).await;
-        one_call(
-            &world,
-            "acquire what was released",
-            lock.acquire(&key, &other, now),
-        )
-        .await;
-        one_call(
-            &world,
-            "update without the lock",
-            lock.update(&held, write(), None),
-        )
-        .await;
-    });
-}
-
-#[test]
-fn each_step_of_a_counter_and_of_a_list_is_one_call() {
+fn each_step_of_a_counter_is_one_call() {
     run(async {
         let world = World::new(1);
         let operation = |id| Operation {
@@ -70,29 +28,6 @@ fn each_step_of_a_counter_and_of_a_list_is_one_call() {
         one_call(&world, "add", counter.add(1)).await;
         one_call(&world, "add_once", counter.add_once(1, operation(1))).await;
         one_call(&world, "read", counter.read()).await;
-        let list = AtomicList::new(world.key_value(), Key::new("lists", "a"), 3);
-        let element = || vec![Bytes::from_static(b"e")];
-        one_call(&world, "append", list.append(element(), None)).await;
-        one_call(
-            &world,
-            "append once",
-            list.append(element(), Some(operation(2))),
-        )
-        .await;
-        one_call(
-            &world,
-            "append what does not fit",
-            list.append([element(), element()].concat(), None),
-        )
-        .await;
-        one_call(&world, "remove", list.remove(element())).await;
-        one_call(
-            &world,
-            "remove_first",
-            list.remove_first(1, Some(operation(3))),
-        )
-        .await;
-        one_call(&world, "read a list", list.read()).await;
     });
 }
 
