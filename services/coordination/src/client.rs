@@ -21,8 +21,9 @@
 
 mod lease;
 mod read;
+mod update;
 
-use std::{cmp::Ordering, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use ports::{ErrorKind, Incarnation, Monotonic};
 
@@ -35,12 +36,10 @@ use crate::{
     backlog::Backlog,
     broken::Broken,
     dependency::TrackedStore,
-    environment::Environment,
     error::{ConnectError, Ended},
-    model::{Connection, Identity, Output, Password, Request, Response, SessionId, Zxid},
+    model::{Connection, Identity, Output, Password, Request, SessionId, Zxid},
     queue_names::{self, Messages},
-    records::{Identities, Operation, Payload, Submitted, UpdateAnswer, encode_at_end},
-    storage::temporary,
+    records::{Identities, Operation, Submitted, UpdateAnswer, encode_at_end},
     tail::{
         Tail,
         event_queue::{ClientEvent, EventQueue},
@@ -58,9 +57,6 @@ const PENDING_BYTES_MAX: usize = 4 << 20;
 /// At this many bytes of waiting outputs, which one answer may exceed, the client's reads wait.
 /// Otherwise a peer that reads no answers could have a thousand of them computed.
 const HELD_BYTES_MAX: usize = 1 << 20;
-
-/// Paths up to this many bytes do not reduce the space for data in a message.
-const PATH_BYTES_FREE: usize = 4 << 10;
 
 /// One connection to one session. If it is dropped without [`Request::Close`], the session ends at
 /// its timeout.
@@ -200,7 +196,7 @@ impl Client {
     pub fn submit(&mut self, tag: i32, request: Request) {
         self.lease.has_activity = true;
         let bytes = request.bytes_len();
-        let operation = match operation(request) {
+        let operation = match update::operation(request) {
             Ok(operation) => operation,
             Err(mut read) => {
                 read::reverse(&mut read);
@@ -351,7 +347,7 @@ impl Client {
             let mut operation = operation.take().expect("sent requests are counted");
             let (client, request) = (self.attached.connection, *request);
             self.sent += 1;
-            match detach_payload(&env, client, request, &mut operation).await {
+            match update::detach_payload(&env, client, request, &mut operation).await {
                 Err(error) if error.kind() == ErrorKind::NoRoom => {
                     operation = Operation::Refuse(Error::NoRoom);
                 }
@@ -438,7 +434,7 @@ impl Client {
             Output::Reply {
                 tag,
                 zxid,
-                result: answer.map(response),
+                result: answer.map(update::response),
             },
         );
     }
@@ -589,110 +585,6 @@ impl fmt::Debug for Client {
         f.debug_struct("Client")
             .field("connection", &self.attached.connection)
             .finish_non_exhaustive()
-    }
-}
-
-fn payload(data: Option<bytes::Bytes>) -> Payload {
-    data.map_or(Payload::Null, Payload::Inline)
-}
-
-/// The writer's operation for an update, or any other request unchanged.
-fn operation(request: Request) -> Result<Operation, Request> {
-    Ok(match request {
-        Request::Create {
-            path,
-            data,
-            acl,
-            lifetime,
-            naming,
-        } => Operation::Create {
-            path,
-            data: payload(data),
-            acl,
-            lifetime,
-            naming,
-        },
-        Request::Delete { path, version } => Operation::Delete { path, version },
-        Request::SetData {
-            path,
-            data,
-            version,
-        } => Operation::SetData {
-            path,
-            data: payload(data),
-            version,
-        },
-        Request::SetAcl { path, acl, version } => Operation::SetAcl { path, acl, version },
-        Request::Check { path, version } => Operation::Check { path, version },
-        Request::Multi(parts) => {
-            // The front end offers updates alone.
-            let part = |part| operation(part).unwrap_or(Operation::Refuse(Error::Marshalling));
-            Operation::Multi(parts.into_iter().map(part).collect())
-        }
-        Request::RefuseUpdate(error) => Operation::Refuse(error),
-        Request::Close => Operation::Close,
-        other => return Err(other),
-    })
-}
-
-/// Moves data that does not fit into a message to temporary objects.
-async fn detach_payload(
-    env: &Environment,
-    client: Connection,
-    request: u64,
-    operation: &mut Operation,
-) -> Result<(), ports::Error> {
-    let whole = operation.bytes_len();
-    let bytes_max = env.config.message_payload_bytes_max;
-    let parts = match operation {
-        Operation::Multi(parts) => parts.as_mut_slice(),
-        operation => std::slice::from_mut(operation),
-    };
-    let is_multi = parts.len() > 1;
-    for (number, part) in parts.iter_mut().enumerate() {
-        let (Operation::Create { path, data, .. } | Operation::SetData { path, data, .. }) = part
-        else {
-            continue;
-        };
-        let Payload::Inline(bytes) = data else {
-            continue;
-        };
-        // The message to the distributor contains the path three times.
-        let beside = path.len().saturating_sub(PATH_BYTES_FREE) * 2;
-        let is_large = bytes.len() + beside > bytes_max;
-        let is_part_of_large = is_multi && whole > bytes_max && bytes.len() > PATH_BYTES_FREE;
-        if !bytes.is_empty() && (is_large || is_part_of_large) {
-            let (place, bytes) = ((&*env.parts.objects, env.timeline()), bytes.clone());
-            *data = temporary::put(place, client, (request, number), bytes).await?;
-        }
-    }
-    Ok(())
-}
-
-fn response(answer: UpdateAnswer) -> Response {
-    match answer {
-        UpdateAnswer::Created { path, stat } => Response::Created { path, stat },
-        UpdateAnswer::Deleted => Response::Deleted,
-        UpdateAnswer::Set(stat) => Response::Stat(stat),
-        UpdateAnswer::Checked => Response::Checked,
-        UpdateAnswer::Multi(answers) => {
-            Response::Multi(answers.into_iter().map(response).map(Ok).collect())
-        }
-        UpdateAnswer::MultiFailed {
-            failed,
-            parts,
-            error,
-        } => Response::Multi(
-            (0..parts)
-                .map(|part| match part.cmp(&failed) {
-                    Ordering::Less => Err(Error::NotDone),
-                    Ordering::Equal => Err(error),
-                    Ordering::Greater => Err(Error::NotAttempted),
-                })
-                .collect(),
-        ),
-        // Only `first_request` sees the answer of the attach.
-        UpdateAnswer::Closed | UpdateAnswer::Attached => Response::Closed,
     }
 }
 

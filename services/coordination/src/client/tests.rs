@@ -7,6 +7,7 @@ use simulated::{Options, World};
 use super::*;
 use crate::{
     Config,
+    environment::Environment,
     storage::session::RENEWALS_PER_TIMEOUT,
     tests::{Fixture, TIMEOUT},
 };
