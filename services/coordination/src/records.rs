@@ -46,6 +46,14 @@ pub struct UpdateId {
     pub sequence: u64,
 }
 
+impl UpdateId {
+    /// The creator of the built-in znodes: no update has this id.
+    pub(crate) const NONE: Self = Self {
+        session: SessionId(0),
+        sequence: 0,
+    };
+}
+
 /// The holder of a lock: the first of the requests that are decided together, and the fencing
 /// number of the writer that works for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +96,19 @@ pub enum Kind {
 }
 
 impl NodeState {
+    /// A znode without children, as `last` creates it.
+    pub(crate) fn created(kind: Kind, acl: Bytes, last: UpdateId) -> Self {
+        Self {
+            version: 0,
+            aversion: 0,
+            creates: 0,
+            children: 0,
+            kind,
+            acl,
+            last,
+        }
+    }
+
     /// For an ephemeral, the update that created it. The session of that update owns the znode.
     pub fn owner(&self) -> Option<UpdateId> {
         match self.kind {

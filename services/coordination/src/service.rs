@@ -17,7 +17,7 @@ use crate::{
     environment::{Environment, Parts},
     gateway::Gateway,
     heartbeat::{self, Heartbeat},
-    model::{SessionId, Zxid},
+    model::Zxid,
     path, queue_names,
     records::{Kind, NodeState, Payload, UpdateId},
     storage::{
@@ -184,16 +184,9 @@ impl Service {
                 (Bytes::new(), 0)
             };
             let state = NodeState {
-                version: 0,
                 aversion,
-                creates: 0,
                 children,
-                kind: Kind::Persistent,
-                acl: acl.clone(),
-                last: UpdateId {
-                    session: SessionId(0),
-                    sequence: 0,
-                },
+                ..NodeState::created(Kind::Persistent, acl.clone(), UpdateId::NONE)
             };
             let empty = Payload::Inline(Bytes::new());
             let mut node = Node::created(Zxid(0), 0, 0, empty, acl);

@@ -13,8 +13,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::TryStreamExt as _;
 use ports::{
-    Clock, Event, Handler, KeyValue, Result,
+    Clock, Event, Handler, KeyValue, Result, Update,
     functions::{Definition, Failure, FunctionOptions},
+    key_value::{Action, Change},
     queue::{Delivery, Handle, QueueOptions, Retention, Sequence},
 };
 use simulated::{Options, World};
@@ -29,8 +30,8 @@ use crate::{
     model::{Acl, Connection, Lifetime, Naming, Password, SessionId, Zxid},
     queue_names,
     records::{
-        Identities, Kind, NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode,
-        encode,
+        Decided, Identities, Kind, NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake,
+        decode, encode,
     },
     storage::{
         node::{self, Locking},
@@ -111,19 +112,7 @@ impl Fixture {
             config,
             announcements,
         };
-        let last = UpdateId {
-            session: SessionId(0),
-            sequence: 0,
-        };
-        let state = NodeState {
-            version: 0,
-            creates: 0,
-            children: 0,
-            aversion: 0,
-            kind: Kind::Persistent,
-            acl: Bytes::new(),
-            last,
-        };
+        let state = NodeState::created(Kind::Persistent, Bytes::new(), UpdateId::NONE);
         node::put_if_absent(&*fixture.world.key_value(), "/", state)
             .await
             .expect("no fault is injected");
@@ -248,14 +237,24 @@ impl Fixture {
     ) -> Vec<Delivery> {
         let before = self.row(session).await.sequence;
         let asked = self.asked(session, operations).await;
-        self.writer(&self.store())
-            .handle(Fixture::messages(asked))
-            .await
-            .expect("no fault is injected");
+        self.writes(&asked).await;
         let row = self.row(session).await;
         self.outbox(session)
             .await
             .split_off((before - row.applied) as usize)
+    }
+
+    /// Another writer handles these messages.
+    pub(crate) async fn writes(&self, asked: &[Delivery]) {
+        let asked = Self::messages(asked.to_vec());
+        let written = self.writer(&self.store()).handle(asked).await;
+        written.expect("no fault is injected");
+    }
+
+    /// What is decided in a session and not applied.
+    pub(crate) async fn undelivered(&self, session: SessionId) -> Vec<Decided> {
+        let row = self.row(session).await;
+        row.outbox_decoded().expect("it decodes")
     }
 
     /// The distributor's messages for everything that is decided in a session and not applied.
@@ -417,6 +416,17 @@ pub(crate) fn set(path: &str, data: impl Into<Bytes>) -> Operation {
         path: path.into(),
         data: Payload::Inline(data.into()),
         version: -1,
+    }
+}
+
+/// Whether a call updates an item with such an action.
+pub(crate) fn makes(call: &Call<'_>, is_meant: impl Fn(&Action) -> bool) -> bool {
+    match call {
+        Call::Update(Update {
+            change: Change::Modify(actions),
+            ..
+        }) => actions.iter().any(is_meant),
+        _ => false,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     model::{Connection, Lifetime},
     records::{Operation, Payload, UpdateId},
     storage::temporary,
-    tests::{Call, Fixture, Interrupted, Side, create, is_of_row, set},
+    tests::{Call, Fixture, Interrupted, Side, create, is_of_row, makes, set},
 };
 
 /// The error of a distributor that dies at a call.
@@ -33,8 +33,14 @@ async fn in_objects() -> Fixture {
 }
 
 async fn in_items() -> Fixture {
+    without(None).await
+}
+
+/// As [`in_items`], with a rule dropped.
+async fn without(broken: Option<Broken>) -> Fixture {
     let config = Config {
         locks: LockOptions::locking(),
+        mutant: broken.into(),
         ..Config::default()
     };
     Fixture::new(Options::default(), config).await
@@ -60,12 +66,12 @@ impl Instance {
         let instance = Self::on(fixture);
         let session = fixture.open(number).await;
         let attached = fixture.decided(session, vec![Operation::Attach]).await;
+        instance.handles(&attached).await;
         instance
-            .distributor
-            .handle_messages(&attached)
-            .await
-            .expect("no fault is injected");
-        instance
+    }
+
+    async fn handles(&self, deliveries: &[Delivery]) {
+        self.handle(deliveries).await.expect("no fault is injected");
     }
 
     async fn handle(&self, deliveries: &[Delivery]) -> Result<()> {
@@ -106,16 +112,7 @@ fn is_append(call: &Call<'_>) -> bool {
 
 /// The last step of a garbage collection.
 fn is_collected(call: &Call<'_>) -> bool {
-    let Call::Update(Update {
-        change: ports::key_value::Change::Modify(actions),
-        ..
-    }) = call
-    else {
-        return false;
-    };
-    actions
-        .iter()
-        .any(|action| matches!(action, Action::RemoveElements(..)))
+    makes(call, |action| matches!(action, Action::RemoveElements(..)))
 }
 
 /// A session creates a znode without data and sets its data twice. The first object is garbage once
@@ -125,7 +122,7 @@ async fn set_twice(fixture: &Fixture, maker: &Instance) -> Vec<Delivery> {
     let made = fixture
         .decided(session, vec![create("/a", Lifetime::Persistent)])
         .await;
-    maker.handle(&made).await.expect("no fault is injected");
+    maker.handles(&made).await;
     fixture
         .decided(session, vec![set("/a", "late"), set("/a", "kept")])
         .await
@@ -152,10 +149,7 @@ fn a_late_object_is_removed_with_the_message_of_its_update() {
         late.dies(Side::Before, is_append);
         late.handle(&sets[..1]).await.expect_err("it dies");
         assert_eq!(fixture.objects().await.len(), 2, "the late one is there");
-        other
-            .handle(&sets[..1])
-            .await
-            .expect("no fault is injected");
+        other.handles(&sets[..1]).await;
         assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
@@ -179,10 +173,7 @@ fn a_late_object_is_removed_although_its_message_seemed_new() {
         late.dies(Side::Before, is_append);
         late.handle(&sets[..1]).await.expect_err("it dies");
         assert_eq!(fixture.objects().await.len(), 2, "the late one is there");
-        unaware
-            .handle(&[sets[0].clone(), attach[0].clone()])
-            .await
-            .expect("no fault is injected");
+        unaware.handles(&[sets[0].clone(), attach[0].clone()]).await;
         assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
@@ -239,7 +230,7 @@ fn a_slot_is_recorded_as_applied_before_its_garbage_is_removed() {
         };
         let other_work = async {
             is_late.notified().await;
-            other.handle(&sets).await.expect("no fault is injected");
+            other.handles(&sets).await;
         };
         tokio::join!(is_late_work, other_work);
         assert!(late.store.is_through() && other.store.is_through());
@@ -314,7 +305,7 @@ async fn dies_before_it_tells(fixture: &Fixture, other: &Instance, message: &[De
         ),
         (1, 0)
     );
-    other.handle(message).await.expect("no fault is injected");
+    other.handles(message).await;
 }
 
 /// C-3: a message that another instance numbered may be the only sign of it, also in the next
@@ -348,10 +339,7 @@ fn a_slot_numbered_during_a_takeover_is_announced_before_its_message_is_acknowle
         let mut messages = fixture.decided(known, vec![Operation::Attach]).await;
         messages.extend(fixture.decided(rest, vec![Operation::Attach]).await);
         let (taking_over, other) = (Instance::warm(&fixture, 3).await, Instance::on(&fixture));
-        other
-            .handle(&messages[..1])
-            .await
-            .expect("no fault is injected");
+        other.handles(&messages[..1]).await;
         let is_looked_up =
             move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, rest);
         // Before it takes over, it finds the request unnumbered.
@@ -369,10 +357,7 @@ fn a_slot_numbered_during_a_takeover_is_announced_before_its_message_is_acknowle
                 dying.handle_messages(&message).await.expect_err("it dies");
                 Ok(())
             });
-        taking_over
-            .handle(&messages)
-            .await
-            .expect("no fault is injected");
+        taking_over.handles(&messages).await;
         assert!(taking_over.store.is_through() && other.store.is_through());
         assert_eq!(fixture.row(rest).await.applied, 1);
         assert!(fixture.announcements_of(id_of(&messages[1])) > 0);
@@ -393,10 +378,7 @@ fn a_redelivered_message_is_not_announced_again() {
             }
             let instance = Instance::on(&fixture);
             for _ in 0..2 {
-                instance
-                    .handle(&message)
-                    .await
-                    .expect("no fault is injected");
+                instance.handles(&message).await;
             }
             assert_eq!(
                 fixture.announcements_of(id_of(&message[0])),
@@ -454,7 +436,7 @@ fn an_instance_starts_cold_after_a_restart_of_the_store() {
             .await
             .expect("no fault is injected");
         let warm = Instance::on(&fixture);
-        warm.handle(&message).await.expect("no fault is injected");
+        warm.handles(&message).await;
         assert_eq!(fixture.row(session).await.applied, 1);
         fixture.world.fall_back();
         assert_eq!(
@@ -462,7 +444,7 @@ fn an_instance_starts_cold_after_a_restart_of_the_store() {
             0,
             "the decision is durable, and nothing else"
         );
-        warm.handle(&message).await.expect("no fault is injected");
+        warm.handles(&message).await;
         assert_eq!(fixture.row(session).await.applied, 1);
     });
 }
@@ -501,10 +483,7 @@ fn parents_are_changed_before_their_children() {
                 },
             );
         }
-        instance
-            .handle(&messages)
-            .await
-            .expect("no fault is injected");
+        instance.handles(&messages).await;
         assert!(instance.store.is_through());
     });
 }
@@ -520,10 +499,7 @@ fn a_later_request_of_a_known_session_is_announced() {
             .await;
         fixture.restart().await;
         let (other, dying) = (Instance::on(&fixture), Instance::on(&fixture));
-        other
-            .handle(&messages[..1])
-            .await
-            .expect("no fault is injected");
+        other.handles(&messages[..1]).await;
         // It takes over and repeats the first slot.
         dying.store.once(
             Side::After,
@@ -541,10 +517,7 @@ fn a_later_request_of_a_known_session_is_announced() {
             ),
             (2, 0)
         );
-        other
-            .handle(&messages[1..])
-            .await
-            .expect("no fault is injected");
+        other.handles(&messages[1..]).await;
         assert!(fixture.announcements_of(id_of(&messages[1])) > 0);
     });
 }
@@ -563,7 +536,7 @@ fn a_session_end_that_another_instance_applied_is_announced() {
         });
         dying.handle(&message).await.expect_err("it dies");
         assert_eq!(fixture.announcements_of(id_of(&message[0])), 0);
-        other.handle(&message).await.expect("no fault is injected");
+        other.handles(&message).await;
         assert!(fixture.announcements_of(id_of(&message[0])) > 0);
     });
 }
@@ -604,19 +577,13 @@ fn an_object_is_removed_once_its_replacement_is_durable() {
         let fixture = in_objects().await;
         let instance = Instance::warm(&fixture, 2).await;
         let sets = set_twice(&fixture, &instance).await;
-        instance
-            .handle(&sets[..1])
-            .await
-            .expect("no fault is injected");
+        instance.handles(&sets[..1]).await;
         let store = fixture.world.key_value();
         store
             .externalize(store.point())
             .await
             .expect("no fault is injected");
-        instance
-            .handle(&sets[1..])
-            .await
-            .expect("no fault is injected");
+        instance.handles(&sets[1..]).await;
         assert_is_kept_alone(&fixture, &sets[1]).await;
         fixture.world.fall_back();
         let a = fixture

@@ -6,10 +6,18 @@ mod multis;
 mod one_transaction;
 mod redelivery;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use ports::{Update, key_value::Action};
 use simulated::Options;
+use tokio::sync::Notify;
 
 use super::*;
 use crate::{
@@ -17,7 +25,7 @@ use crate::{
     model::Lifetime,
     records::{Holder, UpdateId},
     storage::node::{self, Lock},
-    tests::{Call, Fixture, Interrupted, PASSWORD, Side, TIMEOUT, create, is_of_row, set},
+    tests::{Call, Fixture, Interrupted, PASSWORD, Side, TIMEOUT, create, is_of_row, makes, set},
 };
 
 /// The largest item: a session's row holds a few of the requests below.
@@ -50,6 +58,36 @@ async fn written(
     fixture.writer(store).handle_messages(&asked).await
 }
 
+/// Has a writer on `store` handle `asked` until it dies at a matching call. Returns false if it
+/// finishes without such a call.
+async fn dies_at(
+    writer: &Writer,
+    store: &Interrupted,
+    (side, is_meant): (Side, impl Fn(&Call<'_>) -> bool + Send + 'static),
+    asked: &[Delivery],
+) -> bool {
+    let death = Arc::new(Notify::new());
+    let dies = death.clone();
+    store.once(side, is_meant, async move {
+        dies.notify_one();
+        pending().await
+    });
+    tokio::select! {
+        biased;
+        () = death.notified() => true,
+        done = writer.handle_messages(asked) => {
+            done.expect("no fault is injected");
+            false
+        }
+    }
+}
+
+/// Matches call `number` of a store.
+fn is_call(number: usize) -> impl Fn(&Call<'_>) -> bool + Send + 'static {
+    let calls = AtomicUsize::new(0);
+    move |_| calls.fetch_add(1, Ordering::SeqCst) == number
+}
+
 fn delete(path: &str) -> Operation {
     Operation::Delete {
         path: path.into(),
@@ -77,16 +115,7 @@ fn is_lock_of(call: &Call<'_>, path: &str) -> bool {
 }
 
 fn is_decision(call: &Call<'_>) -> bool {
-    let Call::Update(Update {
-        change: ports::key_value::Change::Modify(actions),
-        ..
-    }) = call
-    else {
-        return false;
-    };
-    actions
-        .iter()
-        .any(|action| matches!(action, Action::Append(..)))
+    makes(call, |action| matches!(action, Action::Append(..)))
 }
 
 fn is_of_index(call: &Call<'_>) -> bool {
@@ -133,11 +162,7 @@ fn the_locks_of_a_refused_decision_are_released() {
 
 /// Number of decisions for a session's requests, all of which are in its outbox.
 async fn decisions(fixture: &Fixture, session: SessionId) -> usize {
-    let decided = fixture
-        .row(session)
-        .await
-        .outbox_decoded()
-        .expect("it decodes");
+    let decided = fixture.undelivered(session).await;
     decided
         .iter()
         .map(|decided| decided.locks)
@@ -182,11 +207,7 @@ fn each_part_of_an_end_takes_part_of_the_largest_item() {
         written(&fixture, &store, session, vec![Operation::Close])
             .await
             .expect("no fault is injected");
-        let decided = fixture
-            .row(session)
-            .await
-            .outbox_decoded()
-            .expect("it decodes");
+        let decided = fixture.undelivered(session).await;
         let vanished: Vec<&[String]> = decided
             .iter()
             .filter_map(|decided| match &decided.outcome {

@@ -113,15 +113,7 @@ pub(super) fn create(
             set_at_ms: asked.now_ms,
         },
     };
-    let child_after = NodeState {
-        version: 0,
-        aversion: 0,
-        creates: 0,
-        children: 0,
-        kind,
-        acl: acl.clone(),
-        last: id,
-    };
+    let child_after = NodeState::created(kind, acl.clone(), id);
     Ok(vec![
         parent.becomes(Some(parent_after)),
         child.becomes(Some(child_after)),

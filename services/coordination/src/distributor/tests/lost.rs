@@ -6,12 +6,7 @@ use super::*;
 /// that numbers it is appended. The log itself is durable.
 fn slots_after_a_lost_decision(broken: Option<Broken>) -> usize {
     simulated::run(async {
-        let config = Config {
-            locks: LockOptions::locking(),
-            mutant: broken.into(),
-            ..Config::default()
-        };
-        let fixture = Fixture::new(Options::default(), config).await;
+        let fixture = without(broken).await;
         let instance = Instance::warm(&fixture, 1).await;
         let session = fixture.open(2).await;
         let store = fixture.world.key_value();

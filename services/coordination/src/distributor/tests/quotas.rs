@@ -27,10 +27,7 @@ async fn with_quota(broken: Option<Broken>) -> (Fixture, SessionId) {
     let made = paths.map(|path| create(path, Lifetime::Persistent)).into();
     let made = fixture.decided(session, made).await;
     let distributor = Instance::on(&fixture);
-    distributor
-        .handle(&made)
-        .await
-        .expect("no fault is injected");
+    distributor.handles(&made).await;
     (fixture, session)
 }
 
@@ -62,7 +59,7 @@ fn after_death(parts: usize, broken: Option<Broken>) -> String {
         dying.handle(&updates).await.expect_err("it dies");
         assert!(dying.store.is_through());
         let next = Instance::on(&fixture);
-        next.handle(&updates).await.expect("no fault is injected");
+        next.handles(&updates).await;
         statistics(&fixture).await
     })
 }

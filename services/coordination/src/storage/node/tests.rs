@@ -155,15 +155,7 @@ fn breaking_a_lock_that_was_taken_again_changes_no_znode() {
         let locking = locking(&world, &Config::default(), 0);
         let store = &mut TrackedStore::new(world.key_value());
         let (broken, other) = (lock_of(HOLDER), lock_of(WAITER));
-        let state = NodeState {
-            version: 0,
-            creates: 0,
-            children: 0,
-            aversion: 0,
-            kind: Kind::Persistent,
-            acl: Bytes::new(),
-            last: other.holder.request,
-        };
+        let state = NodeState::created(Kind::Persistent, Bytes::new(), other.holder.request);
         for (before, after) in [(None, Some(&state)), (Some(&state), None)] {
             let held = locking.try_lock(store, "/a", &other).await;
             assert_eq!(held.expect("no fault is injected"), Some(before.cloned()));

@@ -126,10 +126,8 @@ fn an_end_waits_for_the_ancestor_that_it_must_follow() {
             .expect("no fault is injected");
         assert!(store.is_through());
         let end = fixture
-            .row(owner)
+            .undelivered(owner)
             .await
-            .outbox_decoded()
-            .expect("it decodes")
             .pop()
             .expect("it has ended");
         let touched: Vec<&str> = end

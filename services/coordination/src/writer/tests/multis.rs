@@ -1,7 +1,5 @@
 //! C-1: a multi is one decision, whatever the locks of its parts and whenever its writer dies.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::*;
 use crate::records::{Decided, Effect, Kind, NodeState};
 
@@ -139,31 +137,14 @@ fn a_multi_whose_writer_dies_is_whole_or_absent() {
         for calls in 0.. {
             let fixture = fixture().await;
             let (session, store) = (fixture.open(1).await, fixture.store());
-            let seen = AtomicUsize::new(0);
-            store.once(
-                Side::Before,
-                move |call| {
-                    matches!(call, Call::Update(_)) && seen.fetch_add(1, Ordering::Relaxed) == calls
-                },
-                async { Err(ports::Error::unavailable("go on, as the writer died")) },
-            );
             let parts = vec![made("/a"), made("/a/b"), create("/e", Lifetime::Ephemeral)];
             let asked = fixture.asked(session, vec![multi(parts)]).await;
-            let first = fixture.writer(&store).handle_messages(&asked).await;
-            if first.is_ok() && !store.is_through() {
+            let (writer, call) = (fixture.writer(&store), (Side::Before, is_call(calls)));
+            if !dies_at(&writer, &store, call, &asked).await {
                 assert!(calls > 8, "a multi takes many calls");
                 return;
             }
-            let mut again = asked;
-            for delivery in &mut again {
-                delivery.handle.attempt += 1;
-            }
-            let store = fixture.store();
-            fixture
-                .writer(&store)
-                .handle_messages(&again)
-                .await
-                .expect("the store works again");
+            fixture.writes(&redelivery::again(asked)).await;
             let row = fixture.row(session).await;
             assert_eq!(row.sequence, 1, "decided once, call {calls}");
             for path in ["/a", "/a/b", "/e"] {

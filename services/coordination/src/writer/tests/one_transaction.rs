@@ -3,13 +3,7 @@
 
 mod direct;
 
-use std::{
-    future::pending,
-    sync::atomic::{AtomicUsize, Ordering},
-};
-
 use primitives::{Cursor, FencedLog};
-use tokio::sync::Notify;
 
 use super::{redelivery::again, *};
 use crate::{
@@ -84,25 +78,6 @@ impl Process {
             handled.expect("no fault is injected");
         }
     }
-
-    /// Handles `asked`, but dies at call `number`. Returns false if it makes no such call.
-    async fn dies_at(&self, (side, number): (Side, usize), asked: &[Delivery]) -> bool {
-        let (calls, death) = (AtomicUsize::new(0), Arc::new(Notify::new()));
-        let dies = death.clone();
-        let is_meant = move |_: &Call<'_>| calls.fetch_add(1, Ordering::SeqCst) == number;
-        self.store.once(side, is_meant, async move {
-            dies.notify_one();
-            pending().await
-        });
-        tokio::select! {
-            biased;
-            () = death.notified() => true,
-            done = self.writer.handle_messages(asked) => {
-                done.expect("no fault is injected");
-                false
-            }
-        }
-    }
 }
 
 /// The entries of the log, in order.
@@ -149,7 +124,9 @@ fn is_announced(
         let (first, session) = (Process::with_a(&fixture).await, fixture.open(1).await);
         let operations = vec![create("/b", Lifetime::Persistent), set("/b", "x")];
         let asked = fixture.asked(session, operations).await;
-        if !first.dies_at(at, &asked).await {
+        let (side, number) = at;
+        let at_call = (side, is_call(number));
+        if !dies_at(&first.writer, &first.store, at_call, &asked).await {
             return None;
         }
         let second = if is_restarted {
@@ -214,12 +191,12 @@ fn updates_with_conflict_at(mode: Mode, broken: Option<Broken>, number: usize) -
         // Now its process knows the znode.
         process.write(&fixture, session, vec![set("/a", "0")]).await;
         process.distribute(&fixture, session).await;
-        let (calls, on_fixture) = (AtomicUsize::new(0), fixture.with_queue());
-        let is_meant = move |_: &Call<'_>| calls.fetch_add(1, Ordering::SeqCst) == number;
-        process.store.once(Side::Before, is_meant, async move {
+        let on_fixture = fixture.with_queue();
+        let setting = async move {
             on_fixture.decided(other, vec![set("/a", "2")]).await;
             Ok(())
-        });
+        };
+        process.store.once(Side::Before, is_call(number), setting);
         process.write(&fixture, session, vec![set("/a", "1")]).await;
         if !process.store.is_through() {
             return None;

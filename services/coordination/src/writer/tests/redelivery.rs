@@ -1,13 +1,6 @@
 //! C-1, C-2: redelivered messages, whose first writer died, was fenced out by a wrong clock, or had
 //! finished them.
 
-use std::{
-    future::pending,
-    sync::atomic::{AtomicUsize, Ordering},
-};
-
-use tokio::sync::Notify;
-
 use super::*;
 use crate::queue_names;
 
@@ -21,11 +14,7 @@ pub(super) fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
 
 /// Number of a session's decided updates that are not refusals.
 async fn successes(fixture: &Fixture, session: SessionId) -> usize {
-    let decided = fixture
-        .row(session)
-        .await
-        .outbox_decoded()
-        .expect("it decodes");
+    let decided = fixture.undelivered(session).await;
     decided
         .iter()
         .filter(|decided| decided.outcome.is_ok())
@@ -44,16 +33,8 @@ fn decided_of_one_that_came_twice(broken: Option<Broken>) -> u64 {
         let fixture = fixture_without(broken).await;
         let session = fixture.open(1).await;
         let asked = fixture.asked(session, vec![set("/", "once")]).await;
-        fixture
-            .writer(&fixture.store())
-            .handle_messages(&asked)
-            .await
-            .expect("no fault is injected");
-        fixture
-            .writer(&fixture.store())
-            .handle_messages(&again(asked))
-            .await
-            .expect("no fault is injected");
+        fixture.writes(&asked).await;
+        fixture.writes(&again(asked)).await;
         fixture.row(session).await.sequence
     })
 }
@@ -93,24 +74,9 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
         let asked = fixture
             .asked(session, vec![create("/a", Lifetime::Persistent)])
             .await;
-        let (calls, death) = (AtomicUsize::new(0), Arc::new(Notify::new()));
-        let dies = death.clone();
-        store.once(
-            side,
-            move |_| calls.fetch_add(1, Ordering::SeqCst) == number,
-            async move {
-                dies.notify_one();
-                pending().await
-            },
-        );
         let writer = fixture.writer(&store);
-        tokio::select! {
-            biased;
-            () = death.notified() => {}
-            done = writer.handle_messages(&asked) => {
-                done.expect("no fault is injected");
-                return None;
-            }
+        if !dies_at(&writer, &store, (side, is_call(number)), &asked).await {
+            return None;
         }
         let is_locked = !is_free(&fixture, "/").await;
         let left = match (fixture.row(session).await.sequence, is_locked) {
@@ -118,11 +84,7 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
             (_, true) => Left::Lock,
             (_, false) => Left::Nothing,
         };
-        fixture
-            .writer(&fixture.store())
-            .handle_messages(&again(asked))
-            .await
-            .expect("no fault is injected");
+        fixture.writes(&again(asked)).await;
         assert_eq!(
             (
                 fixture.row(session).await.sequence,
@@ -194,11 +156,7 @@ fn made_by_a_clock_that_is_ahead(broken: Option<Broken>) -> usize {
             .await
             .is_err()
         {
-            fixture
-                .writer(&fixture.store())
-                .handle_messages(&again(asked))
-                .await
-                .expect("no fault is injected");
+            fixture.writes(&again(asked)).await;
         }
         assert!(store.is_through());
         successes(&fixture, slow).await + successes(&fixture, hasty).await
@@ -228,18 +186,8 @@ fn set_after_a_death(is_victim: fn(&Call<'_>) -> bool, broken: Option<Broken>) -
             fixture.store(),
         );
         let asked = fixture.asked(dead, vec![set("/", "first")]).await;
-        let death = Arc::new(Notify::new());
-        let dies = death.clone();
-        store.once(Side::After, is_victim, async move {
-            dies.notify_one();
-            pending().await
-        });
         let writer = fixture.writer(&store);
-        tokio::select! {
-            biased;
-            () = death.notified() => {}
-            done = writer.handle_messages(&asked) => panic!("it dies: {done:?}"),
-        }
+        assert!(dies_at(&writer, &store, (Side::After, is_victim), &asked).await);
         let attached = session::attach(&mut fixture.system(), dead, PASSWORD, TIMEOUT).await;
         assert!(matches!(attached, Ok(Transition::Done(_))));
         // A process of the successor that dies once it has the session.
@@ -289,11 +237,7 @@ fn a_late_index_entry_removes_no_later_ephemeral() {
         let asked = fixture.asked(owner, made()).await;
         let (on_fixture, asked_again) = (fixture.clone(), again(asked.clone()));
         late.once(Side::Before, is_of_index, async move {
-            on_fixture
-                .writer(&on_fixture.store())
-                .handle_messages(&asked_again)
-                .await
-                .expect("no fault is injected");
+            on_fixture.writes(&asked_again).await;
             on_fixture.decided(other, vec![delete("/e")]).await;
             on_fixture.decided(owner, made()).await;
             Ok(())
