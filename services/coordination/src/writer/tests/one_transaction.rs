@@ -372,7 +372,8 @@ fn one_fence_serves_the_invocations_of_one_process_until_one_fails() {
         }
         assert_eq!(fixture.row(session).await.fence, 1);
         let asked = fixture.asked(session, vec![set("/a", "2")]).await;
-        assert!(process.dies_at((Side::Before, 0), &asked).await);
+        let at_call = (Side::Before, is_call(0));
+        assert!(dies_at(&process.writer, &process.store, at_call, &asked).await);
         let written = process.writer.handle_messages(&again(asked)).await;
         written.expect("no fault is injected");
         let row = fixture.row(session).await;
