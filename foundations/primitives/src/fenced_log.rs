@@ -253,30 +253,34 @@ impl FencedLog {
         if begun.next >= until.next {
             return Ok(());
         }
+        // The slots of a page are deleted together.
+        let items_max = PAGE_SLOTS.min(self.key_value.limits().transact_items_max);
         loop {
             let scan = Scan {
                 partition: self.partition.clone(),
                 from,
                 until: Some(slot_sort(until.next)),
-                items_max: PAGE_SLOTS,
+                items_max,
             };
             let page = self.key_value.scan(&scan).await?.value;
-            let mut updates = Vec::with_capacity(page.items.len());
+            let (mut deletes, mut voids) = (Vec::with_capacity(page.items.len()), Vec::new());
             for (sort, item) in page.items {
                 let slot = Stored::decode(&item).ok_or_else(|| self.corrupt(&sort))?;
                 let key = Key::new(&self.partition, &sort);
-                if slot.payload.is_some() {
-                    let update = if slot.epoch < epoch {
-                        Update::modify(key, vec![Action::unset(PAYLOAD)]).when(Condition::Exists)
-                    } else {
-                        Update::delete(key)
-                    };
-                    updates.push(self.key_value.update(update.depends_on(point)));
+                if slot.payload.is_some() && slot.epoch < epoch {
+                    let update = Update::modify(key, vec![Action::unset(PAYLOAD)]);
+                    let update = update.when(Condition::Exists).depends_on(point);
+                    voids.push(self.key_value.update(update));
+                } else if slot.payload.is_some() {
+                    deletes.push(Update::delete(key).depends_on(point));
                 }
                 epoch = epoch.max(slot.epoch);
             }
             // In any order, because the seals stay: they alone fence earlier writers.
-            try_join_all(updates).await?;
+            try_join_all(voids).await?;
+            if !deletes.is_empty() {
+                self.key_value.transact(deletes).await?;
+            }
             match page.next {
                 Some(next) => from = next,
                 None => break,
