@@ -308,7 +308,7 @@ impl Distributor {
         self.remove_index_entries(ordered, &warm.system).await;
         self.collect_garbage(garbage, &mut warm.items).await?;
         for (path, node) in numbered.changes {
-            warm.nodes.set(path, node);
+            warm.nodes.set(&*path, node);
         }
         warm.advance(step);
         trim(warm).await?;
@@ -316,7 +316,11 @@ impl Distributor {
     }
 
     /// Numbers requests after the last slot, as many as fit into one.
-    async fn numbered(&self, warm: &mut WarmState, ordered: &[Decided]) -> Result<Numbered> {
+    async fn numbered<'decided>(
+        &self,
+        warm: &mut WarmState,
+        ordered: &'decided [Decided],
+    ) -> Result<Numbered<'decided>> {
         let quotas = match &mut warm.quotas {
             Some(quotas) => quotas,
             none => none.insert(Quotas::load(&self.region).await?),
@@ -351,7 +355,7 @@ impl Distributor {
             garbage,
             growth,
             ..
-        }: &'numbered Numbered,
+        }: &'numbered Numbered<'_>,
     ) -> Result<&'numbered [Bytes]> {
         let items = &mut warm.items;
         let has_begun = self

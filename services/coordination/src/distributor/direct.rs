@@ -173,7 +173,7 @@ impl Distributor {
         warm: &mut WarmState,
         step: Step,
         slot: Bytes,
-        (decided, numbered): (&[Decided], Numbered),
+        (decided, numbered): (&[Decided], Numbered<'_>),
     ) -> Result<()> {
         match &self.tail {
             Some(tail) => tail.deliver_now(numbered.slot, warm.wake(step, slot)),
@@ -181,7 +181,7 @@ impl Distributor {
         }
         self.remove_index_entries(decided, &warm.system).await;
         for (path, node) in numbered.changes {
-            warm.nodes.set(path, node);
+            warm.nodes.set(&*path, node);
         }
         warm.advance(step);
         trim(warm).await

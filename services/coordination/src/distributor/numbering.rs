@@ -12,7 +12,7 @@
 
 mod statistics;
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use bytes::Bytes;
 use ports::{Error, Result};
@@ -41,9 +41,9 @@ const ANSWER_BYTES: usize = 128;
 const ENTRIES_WITHOUT_YIELD: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Numbered {
+pub(super) struct Numbered<'decided> {
     pub(super) slot: Slot,
-    pub(super) changes: Vec<NodeChange>,
+    pub(super) changes: Vec<NodeChange<'decided>>,
     /// Objects that no znode names once the slot is applied. Valid only if nothing of the slot was
     /// applied before.
     pub(super) garbage: Vec<Bytes>,
@@ -98,13 +98,13 @@ pub(super) enum Sums<'slot> {
 
 /// Numbers the requests in `ordered`, beginning with `first`, until the slot has `bytes_max`. The
 /// slot then exceeds that by one entry at most.
-pub(super) async fn number(
+pub(super) async fn number<'decided>(
     (region, recent): (&UserStore, Option<&Recent<String, Node>>),
     first: Zxid,
-    ordered: &[Decided],
+    ordered: &'decided [Decided],
     sums: Sums<'_>,
     bytes_max: usize,
-) -> Result<Numbered> {
+) -> Result<Numbered<'decided>> {
     let mut entries = Vec::with_capacity(ordered.len());
     let (quotas, logged) = match sums {
         Sums::Computed(quotas) => (Some(quotas), &[][..]),
@@ -137,6 +137,7 @@ pub(super) async fn number(
     }
     for (path, text) in logged {
         let last = Zxid(first.0 + ordered.len() as i64 - 1);
+        let path = path.clone().into();
         working.write_statistics(last, path, text.clone()).await?;
     }
     working.garbage.sort_unstable();
@@ -153,25 +154,25 @@ pub(super) async fn number(
     })
 }
 
-struct Working<'region> {
-    region: &'region UserStore,
+struct Working<'warm, 'decided> {
+    region: &'warm UserStore,
     /// Znodes as they were before the slot.
-    recent: Option<&'region Recent<String, Node>>,
-    nodes: BTreeMap<String, Option<Node>>,
+    recent: Option<&'warm Recent<String, Node>>,
+    nodes: BTreeMap<Cow<'decided, str>, Option<Node>>,
     garbage: Vec<Bytes>,
     /// None if the statistics of quotas are in the log.
-    quotas: Option<&'region mut Quotas>,
+    quotas: Option<&'warm mut Quotas>,
     /// The statistics that the batch has written, by their paths.
     statistics: BTreeMap<String, Bytes>,
     growth: Growth,
 }
 
 /// A request or a part of one, with its zxid, and the events that it causes.
-struct Numbering<'request> {
+struct Numbering<'decided> {
     zxid: Zxid,
-    decided: &'request Decided,
+    decided: &'decided Decided,
     part: u32,
-    touched: &'request [Touched],
+    touched: &'decided [Touched],
     events: Vec<Change>,
 }
 
@@ -187,8 +188,8 @@ impl Numbering<'_> {
     }
 }
 
-impl Working<'_> {
-    async fn apply(&mut self, zxid: Zxid, decided: &Decided) -> Result<LogEntry> {
+impl<'decided> Working<'_, 'decided> {
+    async fn apply(&mut self, zxid: Zxid, decided: &'decided Decided) -> Result<LogEntry> {
         let mut request = Numbering {
             zxid,
             decided,
@@ -211,8 +212,8 @@ impl Working<'_> {
 
     async fn effect(
         &mut self,
-        request: &mut Numbering<'_>,
-        effect: &Effect,
+        request: &mut Numbering<'decided>,
+        effect: &'decided Effect,
     ) -> Result<UpdateAnswer> {
         match effect {
             Effect::Create { path, data, acl } => self.create(request, path, data, acl).await,
@@ -241,7 +242,11 @@ impl Working<'_> {
         }
     }
 
-    async fn multi(&mut self, request: &mut Numbering<'_>, parts: &[Part]) -> Result<UpdateAnswer> {
+    async fn multi(
+        &mut self,
+        request: &mut Numbering<'decided>,
+        parts: &'decided [Part],
+    ) -> Result<UpdateAnswer> {
         let mut answers = Vec::with_capacity(parts.len());
         for (number, part) in parts.iter().enumerate() {
             let mut numbering = Numbering {
@@ -259,8 +264,8 @@ impl Working<'_> {
 
     async fn create(
         &mut self,
-        request: &mut Numbering<'_>,
-        path: &str,
+        request: &mut Numbering<'decided>,
+        path: &'decided str,
         data: &Payload,
         acl: &Bytes,
     ) -> Result<UpdateAnswer> {
@@ -273,7 +278,7 @@ impl Working<'_> {
         let node = Node::created(request.zxid, time_ms, owner, data, acl.clone());
         let stat = node.stat;
         let before = self.node(path).await?;
-        self.replace(path, before.as_ref(), Some(node));
+        self.replace(path.into(), before.as_ref(), Some(node));
         self.limits_changed(path).await?;
         self.begin_statistics(request.zxid, path).await?;
         let size = (1, i64::from(stat.data_length));
@@ -287,8 +292,8 @@ impl Working<'_> {
 
     async fn set_data(
         &mut self,
-        request: &mut Numbering<'_>,
-        path: &str,
+        request: &mut Numbering<'decided>,
+        path: &'decided str,
         data: &Payload,
     ) -> Result<UpdateAnswer> {
         let data = self.place_data(request, data).await?;
@@ -314,7 +319,7 @@ impl Working<'_> {
             acl: acl.clone(),
             acl_zxid: before.acl_zxid,
         };
-        self.replace(path, Some(&before), Some(after));
+        self.replace(path.into(), Some(&before), Some(after));
         self.limits_changed(path).await?;
         let more = i64::from(stat.data_length) - i64::from(before.stat.data_length);
         self.account(request.zxid, request.decided, path, (0, more))
@@ -325,8 +330,8 @@ impl Working<'_> {
 
     async fn set_acl(
         &mut self,
-        request: &Numbering<'_>,
-        path: &str,
+        request: &Numbering<'decided>,
+        path: &'decided str,
         acl: &Bytes,
     ) -> Result<UpdateAnswer> {
         let Some(mut node) = self.node(path).await? else {
@@ -338,15 +343,19 @@ impl Working<'_> {
         }
         (node.acl, node.acl_zxid) = (acl.clone(), request.zxid);
         let stat = node.stat;
-        self.nodes.insert(path.to_owned(), Some(node));
+        self.nodes.insert(path.into(), Some(node));
         Ok(UpdateAnswer::Set(stat))
     }
 
-    async fn delete(&mut self, request: &mut Numbering<'_>, paths: &[String]) -> Result<()> {
+    async fn delete(
+        &mut self,
+        request: &mut Numbering<'decided>,
+        paths: &'decided [String],
+    ) -> Result<()> {
         for path in paths {
             let before = self.node(path).await?;
             let acl = before.as_ref().map(|node| node.acl.clone());
-            self.replace(path, before.as_ref(), None);
+            self.replace(path.into(), before.as_ref(), None);
             self.limits_changed(path).await?;
             if let Some(before) = &before {
                 let size = (-1, -i64::from(before.stat.data_length));
@@ -359,7 +368,11 @@ impl Working<'_> {
         Ok(())
     }
 
-    async fn touch_parent(&mut self, request: &mut Numbering<'_>, path: &str) -> Result<()> {
+    async fn touch_parent(
+        &mut self,
+        request: &mut Numbering<'decided>,
+        path: &'decided str,
+    ) -> Result<()> {
         let Some((parent, _)) = path::split(path) else {
             return Ok(());
         };
@@ -371,7 +384,7 @@ impl Working<'_> {
             node.stat.pzxid = request.zxid;
             node.stat.num_children = state.children;
             node.stat.cversion = state.cversion();
-            self.nodes.insert(parent.to_owned(), Some(node));
+            self.nodes.insert(parent.into(), Some(node));
         }
         request.event(
             EventKind::NodeChildrenChanged,
@@ -393,7 +406,7 @@ impl Working<'_> {
     }
 
     /// Replaces `before` with `after`. An object that only `before` named becomes garbage.
-    fn replace(&mut self, path: &str, before: Option<&Node>, after: Option<Node>) {
+    fn replace(&mut self, path: Cow<'decided, str>, before: Option<&Node>, after: Option<Node>) {
         let object = |node: Option<&Node>| {
             let name = node.and_then(|node| node.data.object());
             name.map(|name| Bytes::copy_from_slice(name.as_bytes()))
@@ -404,10 +417,10 @@ impl Working<'_> {
         }
         for (node, sign) in [(before, -1), (after.as_ref(), 1)] {
             if let Some(node) = node {
-                self.growth.add(path, node, sign);
+                self.growth.add(&path, node, sign);
             }
         }
-        self.nodes.insert(path.to_owned(), after);
+        self.nodes.insert(path, after);
     }
 
     /// Loads data from its temporary object if it has one, and puts it where the znode's data

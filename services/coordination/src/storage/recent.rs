@@ -58,10 +58,18 @@ impl<K: Eq + Hash, V: Clone> Recent<K, V> {
     }
 
     /// Keeps the new value of `key`. None if it was deleted.
-    pub fn set(&mut self, key: K, value: Option<V>) {
-        match value {
-            Some(value) => self.cache.insert(key, value),
-            None => drop(self.cache.remove(&key)),
+    pub fn set<Q>(&mut self, key: &Q, value: Option<V>)
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
+    {
+        let Some(value) = value else {
+            self.cache.remove(key);
+            return;
+        };
+        match self.cache.get_mut(key) {
+            Some(mut kept) => *kept = value,
+            None => self.cache.insert(key.to_owned(), value),
         }
     }
 
@@ -83,11 +91,11 @@ mod tests {
     fn the_bytes_of_what_is_kept_are_bounded() {
         let mut recent = Recent::new(64 << 10, |_: &String, value: &Vec<u8>| value.len());
         for number in 0..1000 {
-            recent.set(format!("/{number}"), Some(vec![0; 1024]));
+            recent.set(format!("/{number}").as_str(), Some(vec![0; 1024]));
         }
         assert!(recent.cache.weight() <= 64 << 10);
         assert!(recent.cache.len() > 16);
-        recent.set("/999".to_owned(), None);
+        recent.set("/999", None);
         assert_eq!(recent.get("/999"), None);
     }
 }

@@ -16,7 +16,7 @@
 
 mod reader;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use ports::{
@@ -215,7 +215,7 @@ impl Growth {
 }
 
 /// The change of one znode by one slot: its path, and its new state or `None` if it is deleted.
-pub type NodeChange = (String, Option<Node>);
+pub type NodeChange<'path> = (Cow<'path, str>, Option<Node>);
 
 /// The user store.
 #[derive(Debug, Clone)]
@@ -404,7 +404,7 @@ impl UserStore {
         &self,
         items: &mut TrackedStore,
         step: Step,
-        changes: &[NodeChange],
+        changes: &[NodeChange<'_>],
         garbage: &[Bytes],
         growth: Growth,
     ) -> Result<bool> {
@@ -428,14 +428,14 @@ impl UserStore {
 /// of the store. One of them is refused if the slot is applied already.
 pub fn applying_at_once(
     step: Step,
-    changes: &[NodeChange],
+    changes: &[NodeChange<'_>],
     garbage: &[Bytes],
     growth: Growth,
 ) -> Result<Vec<Update>> {
     applying(move_cursor(step, (0, 1), garbage, growth), changes)
 }
 
-fn applying(cursor: Update, changes: &[NodeChange]) -> Result<Vec<Update>> {
+fn applying(cursor: Update, changes: &[NodeChange<'_>]) -> Result<Vec<Update>> {
     let mut updates = Vec::with_capacity(changes.len() + 1);
     updates.push(cursor);
     for (path, node) in changes {

@@ -27,7 +27,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use ports::{Condition, Result, Update, key_value::Version};
 
-use self::known::Installed;
 pub(super) use self::known::Known;
 
 use crate::{
@@ -492,8 +491,8 @@ impl<'writer> Batch<'writer> {
     }
 
     /// The updates that install the states of an optimistic batch, if these are as they were read.
-    /// Also returns the installed rows.
-    fn installed(&self) -> (Vec<Update>, Vec<(String, Option<Installed>)>) {
+    /// Also returns the row that each installs, if any.
+    fn installed(&self) -> (Vec<Update>, Vec<Option<Seen>>) {
         let is_halved = self.breaks(Broken::InstallsHalfOfADecision);
         let mut updates = Vec::with_capacity(self.held.len());
         let mut installed = Vec::with_capacity(self.held.len());
@@ -501,12 +500,12 @@ impl<'writer> Batch<'writer> {
             let seen = held.seen.as_ref().expect("an optimistic batch reads");
             let is_left_out = is_halved && self.held.len() > 2 && place % 2 == 1;
             if held.is_touched && !is_left_out {
-                let becomes = held.becomes.as_ref();
-                let row = becomes.map_or(Seen::MISSING, Seen::of);
+                let row = held.becomes.as_ref().map_or(Seen::MISSING, Seen::of);
                 updates.push(seen.install(path, &row));
-                installed.push((path.clone(), becomes.map(|state| (row, state.clone()))));
+                installed.push(Some(row));
             } else {
                 updates.push(seen.check(path));
+                installed.push(None);
             }
         }
         if self.breaks(Broken::DecidesOnOutdatedStates) {
@@ -517,12 +516,15 @@ impl<'writer> Batch<'writer> {
     }
 
     /// Remembers the rows that it installed. None if it is uncertain what they are like now.
-    fn remember(&self, installed: Option<Vec<(String, Option<Installed>)>>) {
-        match (self.known, installed) {
-            (Some(known), Some(installed)) => known.set(installed),
-            (Some(known), None) => known.forget(self.held.keys()),
-            (None, _) => {}
-        }
+    fn remember(&self, installed: Option<Vec<Option<Seen>>>) {
+        let Some(known) = self.known else {
+            return;
+        };
+        let Some(installed) = installed else {
+            return known.forget(self.held.keys());
+        };
+        let rows = self.held.iter().zip(installed);
+        known.set(rows.filter_map(|((path, held), row)| Some((path, row?, held.becomes.as_ref()))));
     }
 
     /// Installs the decided states and unlocks. Returns the outcomes to push.

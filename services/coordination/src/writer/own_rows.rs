@@ -62,7 +62,8 @@ impl OwnRows {
     pub(super) fn keep(&self, row: Row, point: DurabilityPoint) {
         let is_applied = row.applied == row.sequence && row.outbox().is_empty();
         if row.state == State::Open && is_applied {
-            self.rows().set(row.session, Some((row, point)));
+            let session = row.session;
+            self.rows().set(&session, Some((row, point)));
         }
     }
 

@@ -73,13 +73,12 @@ pub(super) struct Locked<'path> {
     pub(super) state: Option<NodeState>,
 }
 
-impl Locked<'_> {
-    fn becomes(self, becomes: Option<NodeState>) -> Touched {
-        Touched {
-            path: self.path.to_owned(),
-            follows: self.state.as_ref().map(|state| state.last),
-            becomes,
-        }
+fn touched(path: &str, follows: Option<UpdateId>, becomes: Option<NodeState>) -> Touched {
+    let path = path.to_owned();
+    Touched {
+        path,
+        follows,
+        becomes,
     }
 }
 
@@ -91,7 +90,7 @@ pub(super) fn create(
     child: Locked<'_>,
     (lifetime, acl): (Lifetime, &Bytes),
 ) -> Result<Vec<Touched>, Error> {
-    let before = parent.state.clone().ok_or(Error::NoNode)?;
+    let before = parent.state.ok_or(Error::NoNode)?;
     if child.state.is_some() {
         return Err(Error::NodeExists);
     }
@@ -115,8 +114,12 @@ pub(super) fn create(
     };
     let child_after = NodeState::created(kind, acl.clone(), id);
     Ok(vec![
-        parent.becomes(Some(parent_after)),
-        child.becomes(Some(child_after)),
+        touched(parent.path, Some(before.last), Some(parent_after)),
+        touched(
+            child.path,
+            child.state.map(|state| state.last),
+            Some(child_after),
+        ),
     ])
 }
 
@@ -130,9 +133,9 @@ pub(super) fn delete(
 ) -> Result<Vec<Touched>, Error> {
     // The parent is missing only for a writer that lost the first lock while it waited for the
     // second: the znode was created again meanwhile. The fence will refuse its decision.
-    let parent_before = parent.state.clone().ok_or(Error::NoNode)?;
+    let parent_before = parent.state.ok_or(Error::NoNode)?;
     access::check(&parent_before.acl, identities, access::DELETE)?;
-    let before = node.state.as_ref().ok_or(Error::NoNode)?;
+    let before = node.state.ok_or(Error::NoNode)?;
     check_version(before.version, version)?;
     if before.children > 0 {
         return Err(Error::NotEmpty);
@@ -142,7 +145,10 @@ pub(super) fn delete(
         last: id,
         ..parent_before
     };
-    Ok(vec![parent.becomes(Some(parent_after)), node.becomes(None)])
+    Ok(vec![
+        touched(parent.path, Some(parent_before.last), Some(parent_after)),
+        touched(node.path, Some(before.last), None),
+    ])
 }
 
 /// Replaces the data of `node`.
@@ -152,7 +158,7 @@ pub(super) fn set_data(
     node: Locked<'_>,
     version: i32,
 ) -> Result<Vec<Touched>, Error> {
-    let before = node.state.clone().ok_or(Error::NoNode)?;
+    let before = node.state.ok_or(Error::NoNode)?;
     access::check(&before.acl, asked.identities, access::WRITE)?;
     check_version(before.version, version)?;
     let kind = match before.kind {
@@ -168,7 +174,7 @@ pub(super) fn set_data(
         last: id,
         ..before
     };
-    Ok(vec![node.becomes(Some(after))])
+    Ok(vec![touched(node.path, Some(before.last), Some(after))])
 }
 
 /// Replaces the ACL of `node`.
@@ -179,7 +185,7 @@ pub(super) fn set_acl(
     acl: &Bytes,
     version: i32,
 ) -> Result<Vec<Touched>, Error> {
-    let before = node.state.clone().ok_or(Error::NoNode)?;
+    let before = node.state.ok_or(Error::NoNode)?;
     access::check(&before.acl, identities, access::ADMIN)?;
     check_version(before.aversion, version)?;
     let after = NodeState {
@@ -188,7 +194,7 @@ pub(super) fn set_acl(
         last: id,
         ..before
     };
-    Ok(vec![node.becomes(Some(after))])
+    Ok(vec![touched(node.path, Some(before.last), Some(after))])
 }
 
 /// Checks the version of `node`. Later updates of it follow the check, because it touches it.
@@ -198,10 +204,12 @@ pub(super) fn check(
     node: Locked<'_>,
     version: i32,
 ) -> Result<Vec<Touched>, Error> {
-    let before = node.state.clone().ok_or(Error::NoNode)?;
+    let before = node.state.ok_or(Error::NoNode)?;
     access::check(&before.acl, identities, access::READ)?;
     check_version(before.version, version)?;
-    Ok(vec![node.becomes(Some(NodeState { last: id, ..before }))])
+    let follows = Some(before.last);
+    let after = NodeState { last: id, ..before };
+    Ok(vec![touched(node.path, follows, Some(after))])
 }
 
 /// Deletes all znodes in `locked` that `session` owns. Their parents in `locked` remain, with fewer
@@ -224,7 +232,7 @@ pub(super) fn close(
     for (parent, _) in deleted.iter().filter_map(|path| path::split(path)) {
         *lost.entry(parent).or_default() += 1;
     }
-    let mut touched = Vec::new();
+    let mut touches = Vec::new();
     for node in locked {
         let Some(before) = node.state.clone() else {
             continue;
@@ -240,9 +248,9 @@ pub(super) fn close(
         } else {
             continue;
         };
-        touched.push(node.clone().becomes(becomes));
+        touches.push(touched(node.path, Some(before.last), becomes));
     }
-    (touched, deleted.into_iter().map(str::to_owned).collect())
+    (touches, deleted.into_iter().map(str::to_owned).collect())
 }
 
 fn check_version(actual: i32, expected: i32) -> Result<(), Error> {

@@ -7,6 +7,8 @@
 //! Sums depend on what was applied before, so they cannot be computed again over a partly applied
 //! slot. The slot in the log therefore contains them, and a successor takes them from there.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ports::Result;
@@ -27,7 +29,7 @@ const COUNTED_MAX: i64 = 100_000;
 /// calls in the time of one.
 const LISTED_TOGETHER_MAX: i32 = 200;
 
-impl Working<'_> {
+impl<'decided> Working<'_, 'decided> {
     /// Notes a change of `path`, if it holds the limits of a quota.
     pub(super) async fn limits_changed(&mut self, path: &str) -> Result<()> {
         if self.quotas.is_none() || quota::top_of_limits(path).is_none() {
@@ -49,7 +51,7 @@ impl Working<'_> {
     /// The statistics after the batch. A client may have replaced those that it wrote.
     pub(super) fn last_statistics(&self) -> Vec<(String, Bytes)> {
         let are_last = |(path, text): &(&String, &Bytes)| {
-            let node = self.nodes.get(*path).and_then(Option::as_ref);
+            let node = self.nodes.get(path.as_str()).and_then(Option::as_ref);
             node.is_some_and(|node| node.data == Payload::Inline((*text).clone()))
         };
         let last = self.statistics.iter().filter(are_last);
@@ -80,7 +82,8 @@ impl Working<'_> {
             return Ok(());
         };
         sums.add(count, bytes);
-        self.write_statistics(zxid, &at, sums.text().into()).await?;
+        self.write_statistics(zxid, at.into(), sums.text().into())
+            .await?;
         if let Some(quotas) = &mut self.quotas
             && (count > 0 || bytes > 0)
         {
@@ -90,13 +93,13 @@ impl Working<'_> {
     }
 
     /// Counts the subtree whose statistics znode `path` was created, if it is one.
-    pub(super) async fn begin_statistics(&mut self, zxid: Zxid, path: &str) -> Result<()> {
+    pub(super) async fn begin_statistics(&mut self, zxid: Zxid, path: &'decided str) -> Result<()> {
         let Some(top) = quota::top_of_statistics(path).filter(|_| self.quotas.is_some()) else {
             return Ok(());
         };
         let (count, bytes) = self.count(top).await?;
         let text = Amounts::new(count, bytes).text();
-        self.write_statistics(zxid, path, text.into()).await
+        self.write_statistics(zxid, path.into(), text.into()).await
     }
 
     /// The length of the statistics that the slot logs.
@@ -109,18 +112,18 @@ impl Working<'_> {
     pub(super) async fn write_statistics(
         &mut self,
         zxid: Zxid,
-        path: &str,
+        path: Cow<'decided, str>,
         text: Bytes,
     ) -> Result<()> {
-        let Some(before) = self.node(path).await? else {
+        let Some(before) = self.node(&path).await? else {
             return Ok(());
         };
         let mut after = before.clone();
         after.stat.data_length = text.len() as i32;
         after.data = Payload::Inline(text.clone());
         after.acl_zxid = zxid;
+        self.statistics.insert(path.clone().into_owned(), text);
         self.replace(path, Some(&before), Some(after));
-        self.statistics.insert(path.to_owned(), text);
         Ok(())
     }
 
@@ -130,7 +133,7 @@ impl Working<'_> {
         let changed = self
             .nodes
             .iter()
-            .filter(|(path, _)| *path == top || path::is_below(path, top));
+            .filter(|(path, _)| **path == top || path::is_below(path, top));
         let (mut count, mut bytes) = (0, 0);
         for node in changed.filter_map(|(_, node)| node.as_ref()) {
             count += 1;
@@ -145,7 +148,7 @@ impl Working<'_> {
             while children < LISTED_TOGETHER_MAX
                 && let Some((path, stat)) = waiting.pop()
             {
-                if !self.nodes.contains_key(&path) {
+                if !self.nodes.contains_key(path.as_str()) {
                     count += 1;
                     bytes += i64::from(stat.data_length);
                 }

@@ -28,10 +28,10 @@ fn world() -> World {
 }
 
 /// Changes that make three parts.
-fn changes() -> Vec<NodeChange> {
+fn changes() -> Vec<NodeChange<'static>> {
     let node = Node::created(STEP.last, 1, 0, Payload::Null, Bytes::new());
     ["/a", "/b", "/c"]
-        .map(|path| (path.to_owned(), Some(node.clone())))
+        .map(|path| (path.into(), Some(node.clone())))
         .into()
 }
 

@@ -18,7 +18,7 @@ const BYTES_MAX: u64 = 4 << 20;
 const STATE_BYTES: usize = 128;
 
 /// A row and its state.
-pub(in crate::writer) type Installed = (Seen, NodeState);
+type Installed = (Seen, NodeState);
 
 #[derive(Debug)]
 pub(in crate::writer) struct Known(Mutex<Recent<String, Installed>>);
@@ -35,10 +35,13 @@ impl Known {
         self.recent().get(path)
     }
 
-    pub(super) fn set(&self, installed: Vec<(String, Option<Installed>)>) {
+    pub(super) fn set<'batch>(
+        &self,
+        installed: impl Iterator<Item = (&'batch String, Seen, Option<&'batch NodeState>)>,
+    ) {
         let mut recent = self.recent();
-        for (path, state) in installed {
-            recent.set(path, state);
+        for (path, row, state) in installed {
+            recent.set(path.as_str(), state.map(|state| (row, state.clone())));
         }
     }
 
