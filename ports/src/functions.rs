@@ -166,6 +166,10 @@ pub struct FunctionOptions {
     /// The function that receives events that failed permanently, as [`Event::Failed`]. Without one
     /// they stay as dead letters.
     pub exception_handler: Option<String>,
+    /// The longest delay before a message or an event that failed is delivered again. Delays grow
+    /// with the number of deliveries. Some deliveries fail for no fault of the message: another
+    /// process took over, or the machine is slow.
+    pub retry_delay_max: Duration,
 }
 
 impl Default for FunctionOptions {
@@ -174,6 +178,7 @@ impl Default for FunctionOptions {
             timeout: Duration::from_secs(30),
             attempts_max: 3,
             exception_handler: None,
+            retry_delay_max: Duration::from_secs(30),
         }
     }
 }

@@ -43,6 +43,12 @@ const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(20);
 /// An invocation that takes longer is cancelled. Another invocation continues from the rows.
 const INVOCATION_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The longest delay before failed messages are delivered again. A writer or a distributor that
+/// others overtake, or that a slow machine delays beyond the visibility timeout, fails repeatedly
+/// until one of them gets through. All later requests wait for that delivery. A request that always
+/// fails costs one attempt per second.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+
 /// The most messages of requests that one invocation of the writer receives, so that it handles at
 /// most 256 requests and ends long before its timeout.
 const REQUEST_MESSAGES_MAX: usize = 256 / queue_names::MESSAGE_RECORDS_MAX;
@@ -78,6 +84,7 @@ impl Service {
         let env = || self.env.clone();
         let options = FunctionOptions {
             timeout: INVOCATION_TIMEOUT,
+            retry_delay_max: RETRY_DELAY_MAX,
             ..FunctionOptions::default()
         };
         let definition = |name: &'static str, handler| Definition {

@@ -319,6 +319,7 @@ fn impatient(attempts_max: u32) -> FunctionOptions {
         timeout: Duration::from_millis(100),
         attempts_max,
         exception_handler: Some("handler".to_owned()),
+        ..FunctionOptions::default()
     }
 }
 

@@ -23,6 +23,7 @@ const OPTIONS: FunctionOptions = FunctionOptions {
     timeout: Duration::from_millis(100),
     attempts_max: 1,
     exception_handler: None,
+    retry_delay_max: Duration::from_secs(30),
 };
 
 /// Has room once it is open, and notes whether it received the room that it reserved.

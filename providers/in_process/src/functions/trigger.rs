@@ -47,9 +47,9 @@ const INVOCATIONS_MAX: usize = 1024;
 /// By how much the visibility timeout of messages exceeds the timeout of their function.
 const VISIBILITY_MARGIN: Duration = Duration::from_secs(5);
 
-/// The delay before a failed message is delivered again: the first value, doubled with each attempt
-/// up to the second.
-const BACKOFF_MS: (u64, u64) = (50, 30_000);
+/// The delay before a failed message is delivered again the first time. It doubles with each
+/// attempt, up to the function's `retry_delay_max`.
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 
 /// The pause after the queue itself failed.
 pub(super) const QUEUE_PAUSE: Duration = Duration::from_millis(100);
@@ -480,9 +480,10 @@ impl<'task> Task<'task> {
     }
 
     async fn release(self, handle: &Handle, failure: &Failure) {
-        let (first, longest) = BACKOFF_MS;
         let doublings = handle.attempt.saturating_sub(1).min(16);
-        let delay_ms = (first << doublings).min(longest);
+        let longest = self.definition().options.retry_delay_max;
+        let delay = (RETRY_DELAY_MIN * (1 << doublings)).min(longest);
+        let delay_ms = delay.as_millis() as u64;
         let queue = &self.trigger.queue;
         let (reason, attempt) = (&failure.reason, handle.attempt);
         if attempt < WARN_FROM_ATTEMPT {

@@ -312,6 +312,40 @@ fn a_failed_event_waits_longer_before_each_attempt() {
     });
 }
 
+/// N2: a function may bound its delays, and a message that always fails then keeps that pace.
+#[test]
+fn a_function_bounds_the_delay_before_the_next_attempt() {
+    const LONGEST: Duration = Duration::from_secs(1);
+    simulated::run(async {
+        let world = World::new(1);
+        let functions = Functions::new(world.queue());
+        let code = Noting::new(&world, fails);
+        let options = FunctionOptions {
+            attempts_max: 13,
+            retry_delay_max: LONGEST,
+            ..FunctionOptions::default()
+        };
+        functions.register(Definition {
+            name: "works".into(),
+            options,
+            handler: code.clone(),
+        });
+        one_event(&functions).await;
+        world.clock().sleep(LONG).await;
+        let ran: Vec<Monotonic> = code.seen().into_iter().map(|(at, _)| at).collect();
+        let waited: Vec<Duration> = ran.windows(2).map(|two| two[1].since(two[0])).collect();
+        assert_eq!(waited.len(), 12);
+        for (doublings, waited) in waited.into_iter().enumerate() {
+            let least = Duration::from_millis(50 << doublings).min(LONGEST);
+            assert!(
+                waited >= least && waited < least * 2,
+                "{waited:?} after attempt {}",
+                doublings + 1
+            );
+        }
+    });
+}
+
 /// N2, Q3.
 #[test]
 fn an_event_of_an_earlier_start_runs_once_its_function_is_registered() {

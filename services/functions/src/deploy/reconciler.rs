@@ -191,6 +191,7 @@ impl Reconciler {
                 timeout: attempt_max(Duration::from_secs(table.timeout_s)),
                 attempts_max: 1 + table.retries,
                 exception_handler: table.on_failure.as_deref().map(registered_name),
+                ..FunctionOptions::default()
             },
             handler: Arc::new(DeployedHandler::new(name, context)),
         });
