@@ -69,7 +69,13 @@ impl<K: Eq + Hash, V: Clone> Recent<K, V> {
         };
         match self.cache.get_mut(key) {
             Some(mut kept) => *kept = value,
-            None => self.cache.insert(key.to_owned(), value),
+            None => return self.cache.insert(key.to_owned(), value),
+        }
+        // Only an insertion removes others.
+        if self.cache.weight() > self.cache.capacity()
+            && let Some((key, value)) = self.cache.remove(key)
+        {
+            self.cache.insert(key, value);
         }
     }
 
@@ -97,5 +103,11 @@ mod tests {
         assert!(recent.cache.len() > 16);
         recent.set("/999", None);
         assert_eq!(recent.get("/999"), None);
+        for number in 0..1000 {
+            let longer = recent.get(format!("/{number}").as_str());
+            let longer = longer.map(|value| [value, vec![0; 1024]].concat());
+            recent.set(format!("/{number}").as_str(), longer);
+        }
+        assert!(recent.cache.weight() <= 64 << 10, "values that grow");
     }
 }
