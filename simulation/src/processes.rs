@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use coordination::{Config, Parts, Service};
+use coordination::{Config, Gateway, Parts, Service};
 use in_process::Functions;
 use ports::Clock;
 use simulated::World;
@@ -75,6 +75,7 @@ type Node = Arc<Mutex<Option<NodeId>>>;
 #[derive(Debug)]
 pub struct Process {
     control: ProcessControl,
+    gateway: Gateway,
     membership: Arc<Coordinated>,
     node: Node,
     tasks: Vec<JoinHandle<()>>,
@@ -126,7 +127,7 @@ impl Processes {
             Address("somewhere".into()),
             self.dropped.membership.into(),
         ));
-        let node = Node::default();
+        let (node, gateway) = (Node::default(), service.gateway());
         let starting = Starting {
             service,
             membership: Arc::clone(&membership),
@@ -143,6 +144,7 @@ impl Processes {
         let tasks = vec![tokio::spawn(starting.run()), tokio::spawn(says)];
         held(&self.running).push(Process {
             control,
+            gateway,
             membership,
             node,
             tasks,
@@ -157,6 +159,11 @@ impl Processes {
     /// The controls of `process`.
     pub fn control(&self, process: usize) -> ProcessControl {
         held(&self.running)[process].control.clone()
+    }
+
+    /// The gateway of `process`, to which clients connect.
+    pub fn gateway(&self, process: usize) -> Gateway {
+        held(&self.running)[process].gateway.clone()
     }
 
     /// Kills `process` between any two of its calls. Returns its node.

@@ -18,6 +18,7 @@ mod losses;
 mod members;
 mod mutants;
 mod objects;
+mod pauses;
 mod poison;
 mod quotas;
 mod refusals;
