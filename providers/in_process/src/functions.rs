@@ -104,16 +104,7 @@ impl Functions {
     /// # Panics
     /// Outside of the program's runtime.
     pub fn with_busy_thread(queue: SharedQueue) -> Self {
-        Self::with_busy_thread_timed(queue, Instant::now)
-    }
-
-    /// As [`Functions::with_busy_thread`], with the load of triggers measured by `now`, which is
-    /// called when a turn of a trigger begins and when it ends.
-    ///
-    /// # Panics
-    /// Outside of the program's runtime.
-    pub fn with_busy_thread_timed(queue: SharedQueue, now: fn() -> Instant) -> Self {
-        let thread = Some(BusyThread::new(now));
+        let thread = Some(BusyThread::new(Instant::now));
         let entropy = SystemEntropy::default();
         Self::with(queue, Visibility::BeyondTimeout, &entropy, thread)
     }
@@ -393,3 +384,6 @@ fn check_payload(function: &str, payload: &Bytes) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

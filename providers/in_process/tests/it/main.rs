@@ -5,7 +5,6 @@
     reason = "these tests run on real threads, in real time"
 )]
 
-mod busy;
 mod contract;
 mod disarming;
 mod failing;

@@ -1,26 +1,23 @@
 //! A trigger that keeps its thread busy has one of its own, until it is calm again.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this test runs on real threads, in real time"
+)]
+
 use std::{
-    sync::{
-        Arc, LazyLock, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{LazyLock, Mutex, atomic::AtomicBool},
     thread,
-    time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
-use bytes::Bytes;
-use in_process::Functions;
 use ports::{
-    Event, Functions as _, Handler, Queue,
-    functions::{Definition, Failure, FunctionOptions, QueueTrigger},
-    queue::{Message, QueueOptions},
+    Functions as _, Handler, Queue,
+    functions::{Failure, FunctionOptions},
 };
 use simulated::World;
-use tokio::{sync::Notify, time::timeout};
+use tokio::{runtime::Builder, sync::Notify, time::timeout};
 
-use crate::block_on;
+use super::*;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -113,12 +110,21 @@ async fn send_until(queue: &dyn Queue, worker: &Worker, is_busy: bool) {
 
 #[test]
 fn a_busy_trigger_has_a_thread_until_it_is_calm() {
-    block_on(async {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    runtime.expect("a runtime starts").block_on(async {
         let queue: Arc<dyn Queue> = World::new(1).queue();
         let created = queue.create("work", QueueOptions::default()).await;
         created.expect("the queue is made");
         let worker = Arc::<Worker>::default();
-        let functions = Functions::with_busy_thread_timed(queue.clone(), ask_for_time);
+        let functions = Functions::with(
+            queue.clone(),
+            Visibility::BeyondTimeout,
+            &SystemEntropy::default(),
+            Some(BusyThread::new(ask_for_time)),
+        );
         functions.register(Definition {
             name: "works".into(),
             options: FunctionOptions::default(),
