@@ -22,12 +22,12 @@ use simulated::{Options, World};
 
 pub(crate) use self::interrupted::{Call, Interrupted, Side};
 use crate::{
-    Client, Config,
+    Client, Config, access,
     client::Attached,
     dependency::TrackedStore,
     distributor::Distributor,
     environment::{Environment, Parts},
-    model::{Acl, Connection, Lifetime, Naming, Password, SessionId, Zxid},
+    model::{Connection, Lifetime, Naming, Password, SessionId, Zxid},
     queue_names,
     records::{
         Decided, Identities, Kind, NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake,
@@ -396,15 +396,10 @@ impl Fixture {
 
 /// Creates a znode without data.
 pub(crate) fn create(path: &str, lifetime: Lifetime) -> Operation {
-    let acl = vec![Acl {
-        permissions: 31,
-        scheme: "world".into(),
-        id: "anyone".into(),
-    }];
     Operation::Create {
         path: path.into(),
         data: Payload::Null,
-        acl,
+        acl: access::open(),
         lifetime,
         naming: Naming::Given,
     }

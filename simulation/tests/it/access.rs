@@ -10,7 +10,7 @@ use coordination::{
 use simulated::World;
 
 use crate::{
-    single_service::{connect, create, follow, is_answered, result, set, shown, started},
+    single_service::{connect, create, following, is_answered, result, set, shown, without},
     watches::SlowReads,
 };
 
@@ -72,12 +72,8 @@ impl Seen {
 /// the zxids from which it was open or not, and the outputs of the other.
 async fn amid_changes(broken: Option<Broken>) -> (Vec<(Zxid, bool)>, Seen) {
     let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
-    let config = Config {
-        mutant: broken.into(),
-        ..Config::default()
-    };
-    let service = started(&world, slow.clone(), config).await;
-    follow(&service);
+    let config = without(broken);
+    let service = following(&world, slow.clone(), config).await;
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut owner = connect(&gateway).await.expect("a session");
     let mut other = connect(&gateway).await.expect("a session");
@@ -182,8 +178,7 @@ fn sending_events_to_all_is_caught() {
 fn a_proof_counts_from_its_place_among_the_requests() {
     simulated::run(async {
         let world = World::new(1);
-        let service = started(&world, Arc::new(ports::faults::Calm), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(ports::faults::Calm), Config::default()).await;
         let mut client = connect(&service.gateway()).await.expect("a session");
         let requests = [
             set_acl("/zookeeper", 31, "auth", ""),

@@ -14,7 +14,7 @@ use coordination::{
     Client, Config, ConnectError, Gateway, Parts, Service,
     broken::Broken,
     dependency::TrackedStore,
-    model::{Connect, Lifetime, Output, Password, Request, SessionId, Watching, Zxid},
+    model::{Lifetime, Output, Password, Request, SessionId, Watching},
     queue_names,
     storage::{session, temporary},
 };
@@ -28,7 +28,9 @@ use ports::{
 use simulated::{Options, World};
 use simulation::cluster::{Cluster, Instances};
 
-use crate::single_service::{TIMEOUT, connect, create, follow, parts, result, set};
+use crate::single_service::{
+    TIMEOUT, connect, connect_to, create, follow, parts, result, set, without,
+};
 
 /// The timeout of a session whose renewals are lost: several runs of the heartbeat.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(12);
@@ -50,13 +52,7 @@ const FSYNC: Duration = Duration::from_millis(200);
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 async fn resume(gateway: &Gateway, session: (SessionId, Password)) -> Result<Client, ConnectError> {
-    gateway
-        .connect(Connect {
-            last_zxid_seen: Zxid(0),
-            timeout: TIMEOUT,
-            resume: Some(session),
-        })
-        .await
+    connect_to(gateway, Some(session), TIMEOUT).await
 }
 
 /// Makes sessions and the heartbeat's notes durable, as a checkpoint does. Nothing else makes
@@ -95,24 +91,9 @@ async fn survives_a_loss(
     broken: Option<Broken>,
 ) -> bool {
     let world = World::new(1);
-    let cluster = Cluster::start_on(
-        &world,
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-        1,
-        instances,
-    )
-    .await;
+    let cluster = Cluster::start_on(&world, without(broken), 1, instances).await;
     let (gateway, _) = cluster.gateway(0).await;
-    let connect = |resume| {
-        gateway.connect(Connect {
-            last_zxid_seen: Zxid(0),
-            timeout: SHORT_TIMEOUT,
-            resume,
-        })
-    };
+    let connect = |resume| connect_to(&gateway, resume, SHORT_TIMEOUT);
     let mut client = connect(None).await.expect("a new session");
     let resume = Some((client.session(), client.password()));
     let (store, clock) = (world.key_value(), world.clock());
@@ -313,10 +294,7 @@ fn slow_store(world: &World, operation: &'static str) -> (Arc<dyn KeyValue>, Arc
 async fn let_in(broken: Option<Broken>) -> [bool; 2] {
     let world = World::new(1);
     let (system, slow) = slow_store(&world, "key_value.update");
-    let config = Config {
-        mutant: broken.into(),
-        ..Config::default()
-    };
+    let config = without(broken);
     let [first, second] = two_processes(
         &world,
         Parts {
@@ -373,10 +351,7 @@ async fn receives_a_lost_change(broken: Option<Broken>) -> bool {
         },
     );
     let (items, slow) = slow_store(&world, "key_value.externalize");
-    let config = Config {
-        mutant: broken.into(),
-        ..Config::default()
-    };
+    let config = without(broken);
     let [first, second] = two_processes(
         &world,
         Parts {

@@ -17,7 +17,8 @@ use ports::faults::{Calm, Fault, FaultSchedule, FaultyFunctions};
 use simulated::World;
 
 use crate::single_service::{
-    TIMEOUT, connect, create, follow, is_answered, parts, result, shown, started, started_with,
+    TIMEOUT, connect, connect_to, create, following, following_with, is_answered, parts, result,
+    shown, without,
 };
 
 /// How long the first connection is delayed before it registers: shorter than its lease.
@@ -49,27 +50,12 @@ async fn newer_is_answered(broken: Option<Broken>) -> bool {
         functions,
         ..parts(&world)
     };
-    let service = started_with(
-        &world,
-        made_of,
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-    )
-    .await;
-    follow(&service);
+    let service = following_with(&world, made_of, without(broken)).await;
     let gateway = service.gateway();
     let first = connect(&gateway).await.expect("a session");
     let resume = Some((first.session(), first.password()));
     drop(first);
-    let attach = || {
-        gateway.connect(Connect {
-            last_zxid_seen: Zxid(0),
-            timeout: TIMEOUT,
-            resume,
-        })
-    };
+    let attach = || connect_to(&gateway, resume, TIMEOUT);
     hold_up.0.store(true, Ordering::Relaxed);
     let older = async {
         let begun = world.clock().monotonic();
@@ -116,8 +102,7 @@ fn letting_the_last_to_register_speak_is_caught() {
 fn watches_do_not_outlive_the_connection_that_left_them() {
     simulated::run(async {
         let world = World::new(1);
-        let service = started_with(&world, parts(&world), Config::default()).await;
-        follow(&service);
+        let service = following_with(&world, parts(&world), Config::default()).await;
         let gateway = service.gateway();
         let mut older = connect(&gateway).await.expect("a session");
         let watch = Request::Exists {
@@ -156,8 +141,7 @@ fn watches_do_not_outlive_the_connection_that_left_them() {
 fn a_client_that_has_seen_more_than_there_is_is_not_let_in() {
     simulated::run(async {
         let world = World::new(1);
-        let service = started(&world, Arc::new(Calm), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Calm), Config::default()).await;
         let gateway = service.gateway();
         let mut client = connect(&gateway).await.expect("a calm world");
         let made = shown(&mut client, create("/a", Lifetime::Persistent))

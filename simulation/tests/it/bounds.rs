@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coordination::{
-    Client, Config,
+    Client, Config, access,
     broken::Broken,
-    model::{Acl, Lifetime, Naming, Output, Request, Watched, Watching, Zxid},
+    model::{Lifetime, Naming, Output, Request, Watched, Watching, Zxid},
 };
 use ports::faults::Calm;
 use simulated::World;
 
-use crate::single_service::{connect, follow, result, started};
+use crate::single_service::{connect, following, result, without};
 
 const DATA_BYTES: usize = 100_000;
 /// About ten mebibytes in total.
@@ -21,16 +21,11 @@ const READS: i32 = 100;
 const PUMPED_BYTES_MAX: usize = (1 << 20) + DATA_BYTES;
 
 fn create_large(path: &str) -> Request {
-    let acl = vec![Acl {
-        permissions: 31,
-        scheme: "world".into(),
-        id: "anyone".into(),
-    }];
     let data = Some(Bytes::from(vec![7; DATA_BYTES]));
     Request::Create {
         path: path.into(),
         data,
-        acl,
+        acl: access::open(),
         lifetime: Lifetime::Persistent,
         naming: Naming::Given,
     }
@@ -55,16 +50,7 @@ async fn replies_up_to(client: &mut Client, last: i32) -> (Vec<Output>, usize) {
 fn most_pumped(broken: Option<Broken>) -> usize {
     simulated::run(async move {
         let world = World::new(1);
-        let service = started(
-            &world,
-            Arc::new(Calm),
-            Config {
-                mutant: broken.into(),
-                ..Config::default()
-            },
-        )
-        .await;
-        follow(&service);
+        let service = following(&world, Arc::new(Calm), without(broken)).await;
         let mut client = connect(&service.gateway()).await.expect("a session");
         result(&mut client, create_large("/large"))
             .await
@@ -111,8 +97,7 @@ fn events_of_watches_set_again_wait_for_capacity() {
     const WATCHES: usize = 40_000;
     simulated::run(async {
         let world = World::new(1);
-        let service = started(&world, Arc::new(Calm), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Calm), Config::default()).await;
         let mut client = connect(&service.gateway()).await.expect("a session");
         let missing = (0..WATCHES)
             .map(|number| (Watched::Data, format!("/missing/{number:060}")))
@@ -140,8 +125,7 @@ fn large_requests_are_taken_up_to_a_bound() {
     const TAKEN_BYTES_MAX: usize = 4 << 20;
     simulated::run(async {
         let world = World::new(1);
-        let service = started(&world, Arc::new(Calm), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Calm), Config::default()).await;
         let mut client = connect(&service.gateway()).await.expect("a session");
         let mut taken = 0;
         while client.has_room() {

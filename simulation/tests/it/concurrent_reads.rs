@@ -15,7 +15,7 @@ use coordination::{
 use simulated::World;
 
 use crate::{
-    single_service::{connect, create, follow, is_answered, set, shown, started},
+    single_service::{connect, create, following, is_answered, set, shown, without},
     watches::SlowReads,
 };
 
@@ -60,16 +60,7 @@ impl Amid {
 /// it got no answer, or no event for the change after its reply.
 async fn amid(changes: &[Request], request: Request, broken: Option<Broken>) -> Option<Amid> {
     let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
-    let service = started(
-        &world,
-        slow.clone(),
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-    )
-    .await;
-    follow(&service);
+    let service = following(&world, slow.clone(), without(broken)).await;
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut other = connect(&gateway).await.expect("a session");
     assert!(is_answered(&mut other, create("/a", Lifetime::Persistent)).await);
@@ -280,8 +271,7 @@ const MANY: usize = 1_500;
 /// changes that no process remembers it. Returns also the zxid of its creation.
 async fn forgotten_meanwhile() -> (Reply, Zxid) {
     let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LONG_LOOK)));
-    let service = started(&world, slow.clone(), Config::default()).await;
-    follow(&service);
+    let service = following(&world, slow.clone(), Config::default()).await;
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut other = connect(&gateway).await.expect("a session");
     assert!(is_answered(&mut other, create("/a", Lifetime::Persistent)).await);

@@ -19,7 +19,7 @@ use simulation::{
     scenario::{Scenario, locks},
 };
 
-use crate::single_service::{connect, create, follow, result, started};
+use crate::single_service::{connect, create, following, result};
 
 /// The seeds within which a mutant must be caught.
 const SEEDS_UNTIL_CAUGHT: u64 = 1_500;
@@ -29,8 +29,7 @@ const SEEDS_UNTIL_CAUGHT: u64 = 1_500;
 fn any_deletion_of_an_ephemeral_removes_it_from_the_index() {
     simulated::run(async {
         let world = World::new(1);
-        let service = started(&world, Arc::new(Calm), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Calm), Config::default()).await;
         let mut owner = connect(&service.gateway()).await.expect("a calm world");
         let mut other = connect(&service.gateway()).await.expect("a calm world");
         let (index, session) = (TrackedStore::new(world.key_value()), owner.session());

@@ -30,7 +30,7 @@ use simulation::{
 };
 
 use crate::single_service::{
-    TIMEOUT, connect, create, follow, parts, result, set, started, started_with,
+    TIMEOUT, connect, create, following, following_with, parts, result, set,
 };
 
 const CHECK_PERIOD: Duration = Duration::from_secs(5);
@@ -46,8 +46,7 @@ fn config(mutant: Option<Broken>) -> Config {
 }
 
 async fn service(world: &World, mutant: Option<Broken>) -> Arc<Service> {
-    let service = started(world, Arc::new(Calm), config(mutant)).await;
-    follow(&service);
+    let service = following(world, Arc::new(Calm), config(mutant)).await;
     service
 }
 
@@ -250,8 +249,7 @@ fn sessions_expire_while_znodes_wait_to_expire() {
         let world = World::new(1);
         let mut config = config(None);
         config.container_check_period = Duration::from_mins(30);
-        let service = started(&world, Arc::new(Calm), config).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Calm), config).await;
         let mut client = connect(&service.gateway()).await.expect("a calm world");
         made(&mut client, "/t", Lifetime::TimeToLive { ms: 36_000_000 }).await;
         result(&mut client, Request::Close)
@@ -374,8 +372,7 @@ fn the_next_check_repeats_requests_that_were_not_sent() {
             queue: Arc::new(FaultyQueue::new(world.queue(), faults, world.clock())),
             ..parts(&world)
         };
-        let service = started_with(&world, parts, config(None)).await;
-        follow(&service);
+        let service = following_with(&world, parts, config(None)).await;
         let mut client = connect(&service.gateway()).await.expect("a calm world");
         made(&mut client, "/t", TTL).await;
         refuses.0.store(true, Ordering::Relaxed);

@@ -13,10 +13,7 @@ use bytes::Bytes;
 use coordination::{
     Client, Config, ConnectError, Ended, Error, Gateway,
     config::DataPlacement,
-    model::{
-        Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching,
-        Zxid,
-    },
+    model::{Lifetime, Output, Request, Response, Watching},
     storage::user_store::put_object,
 };
 use futures_util::{
@@ -30,7 +27,7 @@ use ports::{
 };
 use simulated::{Options, World};
 
-use crate::single_service::{TIMEOUT, connect, follow, shown, started};
+use crate::single_service::{self, TIMEOUT, connect, connect_to, following, result};
 
 /// A store with a settable amount of free space.
 #[derive(Debug, Default)]
@@ -55,19 +52,7 @@ impl FaultSchedule for Disk {
 }
 
 fn create(path: &str) -> Request {
-    let acl = vec![Acl {
-        permissions: 31,
-        scheme: "world".to_owned(),
-        id: "anyone".to_owned(),
-    }];
-    let (lifetime, naming) = (Lifetime::Persistent, Naming::Given);
-    Request::Create {
-        path: path.to_owned(),
-        data: None,
-        acl,
-        lifetime,
-        naming,
-    }
+    single_service::create(path, Lifetime::Persistent)
 }
 
 fn set(path: &str) -> Request {
@@ -92,15 +77,6 @@ fn exists(path: &str) -> Request {
     }
 }
 
-/// The answer to `request`.
-async fn answer(client: &mut Client, request: Request) -> Result<Response, Error> {
-    let outputs = shown(client, request).await.expect("the client lives on");
-    match outputs.into_iter().next_back() {
-        Some(Output::Reply { result, .. }) => result,
-        other => panic!("{other:?} is no reply"),
-    }
-}
-
 /// How `client` ends when it closes its session.
 async fn end(client: &mut Client) -> Ended {
     client.submit(1, Request::Close);
@@ -115,20 +91,7 @@ async fn end(client: &mut Client) -> Ended {
 async fn resume(gateway: &Gateway, client: Client) -> Result<Client, ConnectError> {
     let session = (client.session(), client.password());
     drop(client);
-    resume_as(gateway, session).await
-}
-
-async fn resume_as(
-    gateway: &Gateway,
-    session: (SessionId, Password),
-) -> Result<Client, ConnectError> {
-    gateway
-        .connect(Connect {
-            last_zxid_seen: Zxid(0),
-            timeout: TIMEOUT,
-            resume: Some(session),
-        })
-        .await
+    connect_to(gateway, Some(session), TIMEOUT).await
 }
 
 fn is_refused_for_space(connected: Result<Client, ConnectError>) -> bool {
@@ -149,38 +112,37 @@ fn a_full_store_refuses_additions_and_keeps_sessions_and_reads() {
     simulated::run(async {
         let world = World::new(1);
         let disk = Arc::new(Disk::default());
-        let service = started(&world, disk.clone(), Config::default()).await;
-        follow(&service);
+        let service = following(&world, disk.clone(), Config::default()).await;
         let gateway = service.gateway();
         let mut client = connect(&gateway).await.expect("a session");
-        answer(&mut client, create("/kept"))
+        result(&mut client, create("/kept"))
             .await
             .expect("there is room");
 
         disk.fill(true);
         let applied = gateway.applied();
         assert_eq!(
-            answer(&mut client, create("/more")).await,
+            result(&mut client, create("/more")).await,
             Err(Error::NoRoom)
         );
-        assert_eq!(answer(&mut client, set("/kept")).await, Err(Error::NoRoom));
+        assert_eq!(result(&mut client, set("/kept")).await, Err(Error::NoRoom));
         assert_eq!(gateway.applied(), applied, "refusing takes no room itself");
-        assert!(answer(&mut client, exists("/kept")).await.is_ok());
+        assert!(result(&mut client, exists("/kept")).await.is_ok());
         let client = resume(&gateway, client).await.expect("it is resumed");
         let mut newcomer = connect(&gateway).await.expect("a new session");
         assert_eq!(
-            answer(&mut newcomer, exists("/more")).await,
+            result(&mut newcomer, exists("/more")).await,
             Err(Error::NoNode)
         );
         assert_eq!(
-            answer(&mut newcomer, delete("/kept")).await,
+            result(&mut newcomer, delete("/kept")).await,
             Ok(Response::Deleted)
         );
 
         let mut client = resume(&gateway, client).await.expect("it is resumed");
         for _ in 0..20 {
             world.clock().sleep(TIMEOUT / 5).await;
-            answer(&mut client, Request::Ping)
+            result(&mut client, Request::Ping)
                 .await
                 .expect("a client that pings is alive");
         }
@@ -191,7 +153,7 @@ fn a_full_store_refuses_additions_and_keeps_sessions_and_reads() {
 
         disk.fill(false);
         let mut client = connect(&gateway).await.expect("a session");
-        answer(&mut client, create("/more"))
+        result(&mut client, create("/more"))
             .await
             .expect("there is room again");
     });
@@ -202,11 +164,10 @@ fn a_full_store_refuses_additions_and_keeps_sessions_and_reads() {
 fn at_the_end_of_the_reserve_no_session_begins_or_expires_and_connected_clients_read() {
     simulated::run(async {
         let world = World::new(1);
-        let service = started(&world, Arc::new(Disk::default()), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Disk::default()), Config::default()).await;
         let gateway = service.gateway();
         let mut client = connect(&gateway).await.expect("a session");
-        answer(&mut client, create("/kept"))
+        result(&mut client, create("/kept"))
             .await
             .expect("there is room");
         let absent = connect(&gateway).await.expect("a session");
@@ -217,7 +178,9 @@ fn at_the_end_of_the_reserve_no_session_begins_or_expires_and_connected_clients_
         let before = (gateway.applied(), world.key_value().point());
         for _ in 0..100 {
             assert!(is_refused_for_space(connect(&gateway).await));
-            assert!(is_refused_for_space(resume_as(&gateway, resumed).await));
+            assert!(is_refused_for_space(
+                connect_to(&gateway, Some(resumed), TIMEOUT).await
+            ));
         }
         assert_eq!(
             (gateway.applied(), world.key_value().point()),
@@ -227,12 +190,12 @@ fn at_the_end_of_the_reserve_no_session_begins_or_expires_and_connected_clients_
         for _ in 0..20 {
             world.clock().sleep(TIMEOUT / 5).await;
             assert!(
-                answer(&mut client, exists("/kept")).await.is_ok(),
+                result(&mut client, exists("/kept")).await.is_ok(),
                 "a client that pings is alive"
             );
         }
         world.empty_disk();
-        resume_as(&gateway, resumed)
+        connect_to(&gateway, Some(resumed), TIMEOUT)
             .await
             .expect("it could not be resumed, and so was not ended");
         assert!(matches!(end(&mut client).await, Ended::Closed));
@@ -246,8 +209,7 @@ fn a_session_that_a_full_store_cannot_condemn_gets_a_new_timeout() {
         let mut options = Options::default();
         options.key_value.tells_room = false;
         let world = World::with_options(1, options);
-        let service = started(&world, Arc::new(Disk::default()), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Disk::default()), Config::default()).await;
         let gateway = service.gateway();
         let client = connect(&gateway).await.expect("a session");
         let resumed = (client.session(), client.password());
@@ -258,17 +220,17 @@ fn a_session_that_a_full_store_cannot_condemn_gets_a_new_timeout() {
         world.fill_disk();
         world.clock().sleep(Duration::from_secs(6)).await;
         assert!(
-            is_refused_for_space(resume_as(&gateway, resumed).await),
+            is_refused_for_space(connect_to(&gateway, Some(resumed), TIMEOUT).await),
             "its client tries"
         );
         world.empty_disk();
         world.clock().sleep(TIMEOUT / 2).await;
-        let client = resume_as(&gateway, resumed)
+        let client = connect_to(&gateway, Some(resumed), TIMEOUT)
             .await
             .expect("its silence did not count");
         drop(client);
         world.clock().sleep(TIMEOUT * 2).await;
-        let ended = resume_as(&gateway, resumed).await;
+        let ended = connect_to(&gateway, Some(resumed), TIMEOUT).await;
         assert!(
             matches!(ended, Err(ConnectError::Expired)),
             "there is room to end it: {ended:?}"
@@ -291,10 +253,9 @@ fn data_without_space_for_its_object_stays_in_its_item() {
             placement,
             ..Config::default()
         };
-        let service = started(&world, Arc::new(Disk::default()), config).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Disk::default()), config).await;
         let mut client = connect(&service.gateway()).await.expect("a session");
-        answer(&mut client, create("/item"))
+        result(&mut client, create("/item"))
             .await
             .expect("there is room");
         let objects = async || {
@@ -317,14 +278,14 @@ fn data_without_space_for_its_object_stays_in_its_item() {
                 data: Some(data.clone()),
                 version: -1,
             };
-            in_time(&world, answer(&mut client, set))
+            in_time(&world, result(&mut client, set))
                 .await
                 .expect("it is applied");
             let get = Request::GetData {
                 path: "/item".to_owned(),
                 watching: Watching::No,
             };
-            match answer(&mut client, get).await {
+            match result(&mut client, get).await {
                 Ok(Response::Data { data: found, .. }) => assert_eq!(found, Some(data)),
                 other => panic!("{other:?}"),
             }
@@ -342,10 +303,9 @@ fn data_too_large_for_a_message_is_refused_without_space_for_its_object() {
             message_payload_bytes_max: 100,
             ..Config::default()
         };
-        let service = started(&world, Arc::new(Disk::default()), config).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Disk::default()), config).await;
         let mut client = connect(&service.gateway()).await.expect("a session");
-        answer(&mut client, create("/item"))
+        result(&mut client, create("/item"))
             .await
             .expect("there is room");
         let set = || Request::SetData {
@@ -355,11 +315,11 @@ fn data_too_large_for_a_message_is_refused_without_space_for_its_object() {
         };
         world.fill_disk_of_objects();
         assert_eq!(
-            in_time(&world, answer(&mut client, set())).await,
+            in_time(&world, result(&mut client, set())).await,
             Err(Error::NoRoom)
         );
         world.empty_disk_of_objects();
-        assert!(in_time(&world, answer(&mut client, set())).await.is_ok());
+        assert!(in_time(&world, result(&mut client, set())).await.is_ok());
     });
 }
 
@@ -386,8 +346,7 @@ fn a_request_that_was_sent_before_the_store_was_full_is_refused_in_its_place() {
     simulated::run(async {
         let world = World::new(1);
         let disk = Arc::new(Disk::default());
-        let service = started(&world, disk.clone(), Config::default()).await;
-        follow(&service);
+        let service = following(&world, disk.clone(), Config::default()).await;
         let mut client = connect(&service.gateway()).await.expect("a session");
         client.submit(1, create("/sent"));
         client.submit(2, exists("/sent"));

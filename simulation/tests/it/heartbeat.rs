@@ -11,7 +11,7 @@ use std::{
 use coordination::{
     Client, Config, ConnectError, Gateway, Parts,
     dependency::TrackedStore,
-    model::{Connect, Password, Request, SessionId, Zxid},
+    model::{Password, Request, SessionId},
     queue_names,
     storage::session,
 };
@@ -24,7 +24,7 @@ use ports::{
 use simulated::{Options, World, percent};
 use simulation::cluster::{Cluster, Instances};
 
-use crate::single_service::{self, follow, parts, started, started_with};
+use crate::single_service::{self, connect_to, following, following_with, parts};
 
 /// The timeout of every session.
 const TIMEOUT: Duration = Duration::from_secs(12);
@@ -45,13 +45,7 @@ async fn connect(
     resume: Option<(SessionId, Password)>,
 ) -> Result<Client, ConnectError> {
     let (gateway, _) = cluster.gateway(0).await;
-    gateway
-        .connect(Connect {
-            last_zxid_seen: Zxid(0),
-            timeout: TIMEOUT,
-            resume,
-        })
-        .await
+    connect_to(&gateway, resume, TIMEOUT).await
 }
 
 /// C6: no client can renew while everything is down, and earlier silence does not count.
@@ -142,13 +136,7 @@ async fn survives(away: Duration, used_for: Duration, timeout: Duration) -> bool
     let world = World::new(1);
     let cluster = Cluster::start(&world, Config::default(), 1).await;
     let (gateway, _) = cluster.gateway(0).await;
-    let connect = |resume| {
-        gateway.connect(Connect {
-            last_zxid_seen: Zxid(0),
-            timeout,
-            resume,
-        })
-    };
+    let connect = |resume| connect_to(&gateway, resume, timeout);
     let mut client = connect(None).await.expect("a new session");
     let resume = Some((client.session(), client.password()));
     let (clock, begun) = (world.clock(), world.clock().monotonic());
@@ -198,7 +186,7 @@ fn a_failed_run_keeps_the_knowledge_of_its_instance() {
             faults,
             world.clock(),
         ));
-        let service = started_with(
+        let service = following_with(
             &world,
             Parts {
                 system,
@@ -207,7 +195,6 @@ fn a_failed_run_keeps_the_knowledge_of_its_instance() {
             Config::default(),
         )
         .await;
-        follow(&service);
         let client = single_service::connect(&service.gateway())
             .await
             .expect("a calm world");
@@ -250,8 +237,7 @@ async fn has_ended(world: &World, session: SessionId) -> bool {
 fn sessions_end_beside_one_that_cannot_be_read() {
     simulated::run(async {
         let world = World::new(1);
-        let service = started(&world, Arc::new(Calm), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Calm), Config::default()).await;
         // In the layout of `coordination::storage::session`. A later build or a damaged store may leave such
         // a row.
         for shard in 0..4u8 {
@@ -297,8 +283,7 @@ fn sessions_end_while_a_sweep_hangs() {
             temporary_sweep_period: Duration::ZERO,
             ..Config::default()
         };
-        let service = started(&world, faults.clone(), config).await;
-        follow(&service);
+        let service = following(&world, faults.clone(), config).await;
         let client = single_service::connect(&service.gateway())
             .await
             .expect("a calm world");
@@ -360,8 +345,7 @@ fn a_session_opened_while_a_heartbeat_retires_and_dies_ends_in_time() {
             functions: functions.clone(),
             ..parts(&world)
         };
-        let service = started_with(&world, parts, Config::default()).await;
-        follow(&service);
+        let service = following_with(&world, parts, Config::default()).await;
         let mut client = single_service::connect(&service.gateway())
             .await
             .expect("a calm world");

@@ -25,7 +25,7 @@ use ports::{
 };
 use simulated::World;
 
-use crate::single_service::{TIMEOUT, connect, create, follow, parts, started, started_with};
+use crate::single_service::{TIMEOUT, connect, create, following, following_with, parts, without};
 
 /// A store in which a session is renewed once, between the decision that it is silent and that
 /// decision's update.
@@ -76,16 +76,7 @@ async fn lives_by_a_late_renewal(broken: Option<Broken>) -> bool {
         system: Arc::clone(&system) as Arc<_>,
         ..parts(&world)
     };
-    let service = started_with(
-        &world,
-        made_of,
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-    )
-    .await;
-    follow(&service);
+    let service = following_with(&world, made_of, without(broken)).await;
     let client = connect(&service.gateway()).await.expect("a calm world");
     let session = client.session();
     drop(client);
@@ -125,16 +116,7 @@ fn condemning_a_session_renewed_meanwhile_is_caught() {
 /// it told any process; none: it continues.
 async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
     let world = World::new(1);
-    let service = started_with(
-        &world,
-        parts(&world),
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-    )
-    .await;
-    follow(&service);
+    let service = following_with(&world, parts(&world), without(broken)).await;
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     let sessions = TrackedStore::new(world.key_value());
     let attached = session::attach(
@@ -203,16 +185,7 @@ async fn end_of_the_silent(
     broken: Option<Broken>,
 ) -> (Option<Ended>, Duration) {
     let (world, faults) = (World::new(1), Arc::<SlowToUpdate>::default());
-    let service = started(
-        &world,
-        faults.clone(),
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-    )
-    .await;
-    follow(&service);
+    let service = following(&world, faults.clone(), without(broken)).await;
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     faults.0.store(renews_slowly, Ordering::Relaxed);
     let begun = world.clock().monotonic();
@@ -252,8 +225,7 @@ fn counting_a_lease_from_the_answer_is_caught() {
 fn a_connection_that_was_paused_for_its_timeout_falls_silent() {
     let end = simulated::run(async {
         let world = World::new(1);
-        let service = started_with(&world, parts(&world), Config::default()).await;
-        follow(&service);
+        let service = following_with(&world, parts(&world), Config::default()).await;
         let mut client = connect(&service.gateway()).await.expect("a calm world");
         world.clock().sleep(TIMEOUT).await;
         client.submit(1, Request::Ping);
@@ -278,16 +250,7 @@ impl FaultSchedule for SlowToRead {
 /// The outputs of a connection for a read that takes longer than its lease.
 async fn given_after_the_lease(broken: Option<Broken>) -> (Vec<Output>, Option<Ended>) {
     let (world, faults) = (World::new(1), Arc::<SlowToRead>::default());
-    let service = started(
-        &world,
-        faults.clone(),
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-    )
-    .await;
-    follow(&service);
+    let service = following(&world, faults.clone(), without(broken)).await;
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     client.submit(
         1,
@@ -343,16 +306,7 @@ async fn outlives_its_last_request(
     broken: Option<Broken>,
 ) -> Duration {
     let world = World::new(1);
-    let service = started_with(
-        &world,
-        parts(&world),
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-    )
-    .await;
-    follow(&service);
+    let service = following_with(&world, parts(&world), without(broken)).await;
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     world.clock().sleep(TIMEOUT * fortieths / 40).await;
     client.submit(1, Request::Ping);
@@ -424,8 +378,7 @@ fn only_a_session_whose_process_has_died_gets_more_than_its_timeout() {
 fn taking_a_session_up_renews_it() {
     simulated::run(async {
         let world = World::new(1);
-        let service = started_with(&world, parts(&world), Config::default()).await;
-        follow(&service);
+        let service = following_with(&world, parts(&world), Config::default()).await;
         let client = connect(&service.gateway()).await.expect("a calm world");
         let (session, password) = (client.session(), client.password());
         drop(client);
@@ -449,8 +402,7 @@ fn taking_a_session_up_renews_it() {
 fn a_session_is_taken_up_by_its_password_alone_and_not_once_it_is_closing() {
     simulated::run(async {
         let world = World::new(1);
-        let service = started_with(&world, parts(&world), Config::default()).await;
-        follow(&service);
+        let service = following_with(&world, parts(&world), Config::default()).await;
         let client = connect(&service.gateway()).await.expect("a calm world");
         let (session, password) = (client.session(), client.password());
         let sessions = TrackedStore::new(world.key_value());
@@ -497,8 +449,7 @@ impl FaultSchedule for SlowToSync {
 fn an_answer_before_a_waiting_read_is_sent_once_it_is_durable() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::<SlowToSync>::default());
-        let service = started(&world, faults.clone(), Config::default()).await;
-        follow(&service);
+        let service = following(&world, faults.clone(), Config::default()).await;
         let mut client = connect(&service.gateway()).await.expect("a calm world");
         faults.0.store(true, Ordering::Relaxed);
         client.submit(1, create("/made", Lifetime::Persistent));
@@ -528,8 +479,7 @@ fn an_answer_before_a_waiting_read_is_sent_once_it_is_durable() {
 /// nothing.
 async fn lives_while_it_reads(takes_answers: bool) -> bool {
     let world = World::new(1);
-    let service = started_with(&world, parts(&world), Config::default()).await;
-    follow(&service);
+    let service = following_with(&world, parts(&world), Config::default()).await;
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     let until = world.clock().monotonic() + TIMEOUT * 3;
     while world.clock().monotonic() < until {

@@ -12,14 +12,14 @@ use std::{
 };
 
 use coordination::{
-    Client, Config, Parts,
+    Client, Parts,
     broken::Broken,
     model::{Lifetime, Output, Request, Watching},
 };
 use ports::faults::{Fault, FaultSchedule, FaultyFunctions, FaultyKeyValue};
 use simulated::{Options, World};
 
-use crate::single_service::{connect, create, follow, is_answered, parts, started_with};
+use crate::single_service::{connect, create, following_with, is_answered, parts, without};
 
 const FSYNC: Duration = Duration::from_millis(150);
 
@@ -99,16 +99,7 @@ async fn shown_of_the_lost(broken: Option<Broken>) -> Vec<Output> {
         )),
         ..parts(&world)
     };
-    let service = started_with(
-        &world,
-        made_of,
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-    )
-    .await;
-    follow(&service);
+    let service = following_with(&world, made_of, without(broken)).await;
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut client = connect(&gateway).await.expect("a calm world");
     let before = gateway.applied();

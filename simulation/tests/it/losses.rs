@@ -15,7 +15,7 @@ use coordination::{
     broken::Broken,
     config::DataPlacement,
     dependency::TrackedStore,
-    model::{Connect, Lifetime, Request, Response, Watching, Zxid},
+    model::{Lifetime, Request, Response, Watching},
     storage::session::{self, Row, State},
 };
 use ports::faults::{Calm, Fault, FaultSchedule, FaultyKeyValue};
@@ -27,7 +27,7 @@ use simulation::{
 };
 
 use crate::single_service::{
-    TIMEOUT, connect, create, follow, parts, result, set, started, started_with,
+    TIMEOUT, connect, connect_to, create, following, following_with, parts, result, set, without,
 };
 
 /// The duration of an fsync that is to fail.
@@ -45,14 +45,7 @@ async fn again(world: &World, gateway: &Gateway, client: Client) -> Option<Clien
     drop(client);
     let connected = async {
         loop {
-            match gateway
-                .connect(Connect {
-                    last_zxid_seen: Zxid(0),
-                    timeout: TIMEOUT,
-                    resume,
-                })
-                .await
-            {
+            match connect_to(gateway, resume, TIMEOUT).await {
                 Ok(client) => return client,
                 Err(_) => clock.sleep(SOON).await,
             }
@@ -77,8 +70,7 @@ fn a_session_whose_updates_were_lost_continues_at_once() {
                 ..Options::default()
             },
         );
-        let service = started(&world, Arc::new(Calm), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Calm), Config::default()).await;
         let (gateway, clock) = (service.gateway(), world.clock());
         let mut client = connect(&gateway).await.expect("a calm world");
         result(&mut client, create("/a", Lifetime::Persistent))
@@ -119,8 +111,7 @@ async fn data_behind_losses(broken: Option<Broken>) -> Option<Bytes> {
         mutant: broken.into(),
         ..Config::default()
     };
-    let service = started(&world, Arc::new(Calm), config).await;
-    follow(&service);
+    let service = following(&world, Arc::new(Calm), config).await;
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut client = connect(&gateway).await.expect("a calm world");
     result(&mut client, create("/a", Lifetime::Persistent))
@@ -197,16 +188,13 @@ impl FaultSchedule for Away {
 /// row long afterwards.
 async fn end_that_was_lost(broken: Option<Broken>) -> Option<Row> {
     let (world, away) = (World::new(1), Arc::new(Away::default()));
-    let config = Config {
-        mutant: broken.into(),
-        ..Config::default()
-    };
+    let config = without(broken);
     let items = Arc::new(FaultyKeyValue::new(
         world.key_value(),
         away.clone(),
         world.clock(),
     ));
-    let service = started_with(
+    let service = following_with(
         &world,
         Parts {
             items,
@@ -215,7 +203,6 @@ async fn end_that_was_lost(broken: Option<Broken>) -> Option<Row> {
         config,
     )
     .await;
-    follow(&service);
     let (store, clock) = (world.key_value(), world.clock());
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     result(&mut client, create("/e", Lifetime::Ephemeral))

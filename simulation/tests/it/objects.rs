@@ -20,7 +20,7 @@ use simulation::{
     scenario::{Scenario, everything, sets},
 };
 
-use crate::single_service::{connect, create, follow, result, shown, started};
+use crate::single_service::{connect, create, following, result, shown};
 
 /// The seeds within which a mutant must be caught.
 const SEEDS_UNTIL_CAUGHT: u64 = 1_000;
@@ -107,8 +107,7 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
         mutant: broken.into(),
         ..Config::default()
     };
-    let service = started(&world, Arc::new(Calm), config).await;
-    follow(&service);
+    let service = following(&world, Arc::new(Calm), config).await;
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     let mut set = async |path: &str| {
         let data = Some("data".into());

@@ -21,7 +21,7 @@ use simulation::{budget::Budget, cluster::Cluster, scenario::seeds};
 
 use crate::{
     faulty_updates::{FaultyUpdates, UpdateFault},
-    single_service::{create, follow, parts, set, started_with},
+    single_service::{create, following_with, parts, set, without},
 };
 
 /// Far longer than all attempts take, and shorter than the life of any session.
@@ -68,15 +68,7 @@ async fn poisoned(
     world: &World,
     broken: Option<Broken>,
 ) -> Option<Vec<(i32, Result<Response, Error>)>> {
-    let cluster = Cluster::start(
-        world,
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-        1,
-    )
-    .await;
+    let cluster = Cluster::start(world, without(broken), 1).await;
     let (gateway, _) = cluster.gateway(0).await;
     let connect = Connect {
         last_zxid_seen: Zxid(0),
@@ -156,7 +148,7 @@ async fn deadly(broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Err
         session_timeout_max: 2 * MANY_DEATHS,
         ..Config::default()
     };
-    let service = started_with(
+    let service = following_with(
         &world,
         Parts {
             system,
@@ -165,7 +157,6 @@ async fn deadly(broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Err
         config,
     )
     .await;
-    follow(&service);
     let connect = Connect {
         last_zxid_seen: Zxid(0),
         timeout: 2 * MANY_DEATHS,

@@ -21,7 +21,7 @@ use simulation::{
     scenario::{Scenario, deep},
 };
 
-use crate::single_service::{connect, create, follow, parts, result, set, shown, started_with};
+use crate::single_service::{connect, create, following_with, parts, result, set, shown};
 
 /// Nearly as many levels as a path can have.
 const LEVELS: usize = 480;
@@ -140,7 +140,7 @@ async fn refused_and_made(broken: Option<Broken>) -> (Zxid, Zxid) {
         queue,
         ..parts(&world)
     };
-    let service = started_with(
+    let service = following_with(
         &world,
         parts,
         Config {
@@ -150,7 +150,6 @@ async fn refused_and_made(broken: Option<Broken>) -> (Zxid, Zxid) {
         },
     )
     .await;
-    follow(&service);
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut client = connect(&gateway).await.expect("a session");
     let mut other = connect(&gateway).await.expect("a session");
@@ -205,8 +204,7 @@ fn a_refusal_costs_about_as_much_at_any_depth() {
             items,
             ..parts(&world)
         };
-        let service = started_with(&world, parts, Config::default()).await;
-        follow(&service);
+        let service = following_with(&world, parts, Config::default()).await;
         let mut client = connect(&service.gateway()).await.expect("a session");
         result(&mut client, create("/there", Lifetime::Persistent))
             .await

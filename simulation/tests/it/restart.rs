@@ -15,7 +15,7 @@ use ports::faults::{Calm, Fault, FaultyQueue, Script};
 use simulated::World;
 
 use crate::single_service::{
-    NothingDurable, TIMEOUT, connect, create, follow, parts, result, started, started_with,
+    NothingDurable, TIMEOUT, connect, create, following, following_with, parts, result, started,
 };
 
 /// Far shorter than the life of any session, so that no end of a session causes the result.
@@ -26,8 +26,7 @@ const SOON: Duration = Duration::from_secs(1);
 fn a_position_reported_by_a_starting_process_survives_a_crash() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::new(NothingDurable::default()));
-        let service = started(&world, faults.clone(), Config::default()).await;
-        follow(&service);
+        let service = following(&world, faults.clone(), Config::default()).await;
         let mut client = connect(&service.gateway()).await.expect("a calm world");
         let before = service.gateway().applied();
         faults.0.store(true, Ordering::Relaxed);
@@ -64,7 +63,7 @@ fn a_decision_not_pushed_before_a_crash_is_applied_without_another_request() {
             Arc::new(faults),
             world.clock(),
         ));
-        let service = started_with(
+        let service = following_with(
             &world,
             Parts {
                 queue,
@@ -73,7 +72,6 @@ fn a_decision_not_pushed_before_a_crash_is_applied_without_another_request() {
             Config::default(),
         )
         .await;
-        follow(&service);
         let mut client = connect(&service.gateway()).await.expect("a calm world");
         client.submit(1, create("/decided", Lifetime::Persistent));
         client
@@ -97,8 +95,7 @@ fn a_decision_not_pushed_before_a_crash_is_applied_without_another_request() {
         drop(client);
         world.crash();
 
-        let service = started(&world, Arc::new(Calm), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Calm), Config::default()).await;
         let mut reader = connect(&service.gateway()).await.expect("a calm world");
         world.clock().sleep(TIMEOUT / 4).await;
         let exists = Request::Exists {

@@ -7,17 +7,17 @@ use coordination::{
     Client, Config, ConnectError, Ended, Gateway,
     broken::Broken,
     dependency::TrackedStore,
-    model::{
-        Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching,
-        Zxid,
-    },
+    model::{Lifetime, Output, Request, Response, Watching},
     storage::session,
 };
 use fastrand::Rng;
 use simulated::{Options, World};
 use simulation::{budget::Budget, cluster::Cluster, faults::FaultProfile, scenario::seeds};
 
-use crate::{single_service, watches::SlowReads};
+use crate::{
+    single_service::{self, connect_to, without},
+    watches::SlowReads,
+};
 
 /// The number of ephemerals of the session; their paths take several decisions.
 const EPHEMERALS: usize = 24;
@@ -39,45 +39,13 @@ const FALL_BACK_MS_MAX: u64 = 150;
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 fn create(path: &str) -> Request {
-    let acl = vec![Acl {
-        permissions: 31,
-        scheme: "world".into(),
-        id: "anyone".into(),
-    }];
-    let (lifetime, naming) = (Lifetime::Ephemeral, Naming::Given);
-    Request::Create {
-        path: path.into(),
-        data: None,
-        acl,
-        lifetime,
-        naming,
-    }
+    single_service::create(path, Lifetime::Ephemeral)
 }
 
-async fn connect(
-    gateway: &Gateway,
-    resume: Option<(SessionId, Password)>,
-) -> Result<Client, ConnectError> {
-    gateway
-        .connect(Connect {
-            last_zxid_seen: Zxid(0),
-            timeout: TIMEOUT,
-            resume,
-        })
-        .await
-}
-
-/// The answer to `request`.
+/// The answer to `request`, which is not refused.
 async fn answer(client: &mut Client, request: Request) -> Response {
-    client.submit(1, request);
-    loop {
-        let mut outputs = Vec::new();
-        client.pump(&mut outputs).await.expect("the session lives");
-        if let Some(Output::Reply { result, .. }) = outputs.pop() {
-            return result.expect("it is not refused");
-        }
-        client.wait().await;
-    }
+    let result = single_service::result(client, request).await;
+    result.expect("it is not refused")
 }
 
 /// How many of the session's znodes exist.
@@ -113,7 +81,9 @@ fn world(seed: u64) -> World {
 
 /// A new session with all its ephemerals.
 async fn owner(gateway: &Gateway) -> Client {
-    let mut client = connect(gateway, None).await.expect("a new session");
+    let mut client = connect_to(gateway, None, TIMEOUT)
+        .await
+        .expect("a new session");
     for number in 0..EPHEMERALS {
         answer(
             &mut client,
@@ -126,7 +96,9 @@ async fn owner(gateway: &Gateway) -> Client {
 
 /// The number of ephemerals after the end of the session.
 async fn left(gateway: &Gateway) -> usize {
-    let mut other = connect(gateway, None).await.expect("a new session");
+    let mut other = connect_to(gateway, None, TIMEOUT)
+        .await
+        .expect("a new session");
     count(&mut other).await
 }
 
@@ -145,15 +117,7 @@ async fn shown_to_the_end(client: &mut Client) -> (Vec<Output>, Ended) {
 /// session soon after.
 async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
     let world = world(seed);
-    let cluster = Cluster::start(
-        &world,
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-        2,
-    )
-    .await;
+    let cluster = Cluster::start(&world, without(broken), 2).await;
     let mut rng = Rng::with_seed(seed);
     let (gateway, _) = cluster.gateway(0).await;
     let mut client = owner(&gateway).await;
@@ -168,7 +132,7 @@ async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
         .clock()
         .sleep(Duration::from_millis(rng.u64(..within_ms)))
         .await;
-    let (count, lives) = match connect(&gateway, resume).await {
+    let (count, lives) = match connect_to(&gateway, resume, TIMEOUT).await {
         Ok(mut resumed) => (count(&mut resumed).await, true),
         Err(ConnectError::Expired) => {
             // An end that has begun finishes by itself.
@@ -299,7 +263,7 @@ async fn ends_while_the_store_falls_back(seed: u64) -> (usize, u64) {
                 return came_back;
             }
             client = loop {
-                match connect(&gateway, resume).await {
+                match connect_to(&gateway, resume, TIMEOUT).await {
                     Ok(client) => break client,
                     Err(ConnectError::Expired) => return came_back,
                     Err(_) => world.clock().sleep(CONNECT_AGAIN_AFTER).await,
@@ -353,15 +317,7 @@ fn a_session_that_ends_in_parts_ends_whole_while_the_store_falls_back() {
 fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
     simulated::run(async move {
         let world = world(seed);
-        let cluster = Cluster::start(
-            &world,
-            Config {
-                mutant: broken.into(),
-                ..Config::default()
-            },
-            2,
-        )
-        .await;
+        let cluster = Cluster::start(&world, without(broken), 2).await;
         let (gateway, _) = cluster.gateway(0).await;
         let mut client = owner(&gateway).await;
         for number in 0..EPHEMERALS {

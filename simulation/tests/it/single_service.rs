@@ -9,8 +9,9 @@ use std::{
 };
 
 use coordination::{
-    Client, Config, ConnectError, Error, Gateway, Parts, Service,
-    model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Zxid},
+    Client, Config, ConnectError, Error, Gateway, Parts, Service, access,
+    broken::Broken,
+    model::{Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Zxid},
 };
 use ports::faults::{Fault, FaultSchedule, FaultyKeyValue};
 use simulated::World;
@@ -65,6 +66,32 @@ pub(crate) async fn started_with(world: &World, parts: Parts, config: Config) ->
     service
 }
 
+/// As [`started`], with a follower of its log.
+pub(crate) async fn following(
+    world: &World,
+    faults: Arc<dyn FaultSchedule>,
+    config: Config,
+) -> Arc<Service> {
+    let service = started(world, faults, config).await;
+    follow(&service);
+    service
+}
+
+/// As [`started_with`], with a follower of its log.
+pub(crate) async fn following_with(world: &World, parts: Parts, config: Config) -> Arc<Service> {
+    let service = started_with(world, parts, config).await;
+    follow(&service);
+    service
+}
+
+/// A configuration in which one rule is dropped.
+pub(crate) fn without(broken: Option<Broken>) -> Config {
+    Config {
+        mutant: broken.into(),
+        ..Config::default()
+    }
+}
+
 /// The unmodified ports of a world.
 pub(crate) fn parts(world: &World) -> Parts {
     Parts {
@@ -87,26 +114,29 @@ pub(crate) fn follow(service: &Arc<Service>) {
 
 /// A new session.
 pub(crate) async fn connect(gateway: &Gateway) -> Result<Client, ConnectError> {
-    gateway
-        .connect(Connect {
-            last_zxid_seen: Zxid(0),
-            timeout: TIMEOUT,
-            resume: None,
-        })
-        .await
+    connect_to(gateway, None, TIMEOUT).await
+}
+
+/// The session `resume`, or a new one with this timeout.
+pub(crate) async fn connect_to(
+    gateway: &Gateway,
+    resume: Option<(SessionId, Password)>,
+    timeout: Duration,
+) -> Result<Client, ConnectError> {
+    let connect = Connect {
+        last_zxid_seen: Zxid(0),
+        timeout,
+        resume,
+    };
+    gateway.connect(connect).await
 }
 
 /// Creates a znode without data.
 pub(crate) fn create(path: &str, lifetime: Lifetime) -> Request {
-    let acl = vec![Acl {
-        permissions: 31,
-        scheme: "world".into(),
-        id: "anyone".into(),
-    }];
     Request::Create {
         path: path.into(),
         data: None,
-        acl,
+        acl: access::open(),
         lifetime,
         naming: Naming::Given,
     }

@@ -9,7 +9,9 @@ use coordination::{Client, Config, ConnectError, Gateway, model::Request};
 use ports::faults::Calm;
 use simulated::World;
 
-use crate::single_service::{NothingDurable, TIMEOUT, connect, follow, is_answered, started};
+use crate::single_service::{
+    NothingDurable, TIMEOUT, connect, follow, following, is_answered, started,
+};
 
 /// Far shorter than the session timeout, which would end every wait.
 const SOON: Duration = Duration::from_secs(1);
@@ -41,8 +43,7 @@ async fn connect_soon(world: &World, gateway: &Gateway) -> Option<Client> {
 fn a_client_that_connects_while_the_log_is_not_followed_is_not_left_waiting() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::new(NothingDurable::default()));
-        let service = started(&world, faults.clone(), Config::default()).await;
-        follow(&service);
+        let service = following(&world, faults.clone(), Config::default()).await;
         let gateway = service.gateway();
         let mut client = connect(&gateway).await.expect("a calm world");
         faults.0.store(true, Ordering::Relaxed);

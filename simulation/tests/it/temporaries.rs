@@ -17,7 +17,7 @@ use ports::{
 };
 use simulated::World;
 
-use crate::single_service::{NothingDurable, connect, create, follow, result, started};
+use crate::single_service::{NothingDurable, connect, create, following, result};
 
 /// Long enough for several runs of the heartbeat, and shorter than the session's life.
 const SOME_BEATS: Duration = Duration::from_secs(5);
@@ -31,8 +31,7 @@ fn a_temporary_object_stays_until_its_update_is_durable() {
             temporary_sweep_period: Duration::ZERO,
             ..Config::default()
         };
-        let service = started(&world, faults.clone(), config).await;
-        follow(&service);
+        let service = following(&world, faults.clone(), config).await;
         let client = connect(&service.gateway()).await.expect("a session");
         // Named by `coordination::storage::temporary`, for an earlier connection.
         let object = ObjectPath::from(format!("temporary/{:016x}-0-1", client.session().0));
@@ -61,8 +60,7 @@ fn an_object_that_a_distributor_has_left_is_removed_by_the_next_one() {
             placement: DataPlacement::Objects,
             ..Config::default()
         };
-        let service = started(&world, faults.clone(), config).await;
-        follow(&service);
+        let service = following(&world, faults.clone(), config).await;
         let mut client = connect(&service.gateway()).await.expect("a session");
         let set = |data: &'static [u8]| Request::SetData {
             path: "/a".into(),
@@ -112,8 +110,7 @@ fn a_temporary_object_is_removed_with_its_update() {
             message_payload_bytes_max: 100,
             ..Config::default()
         };
-        let service = started(&world, calm, config).await;
-        follow(&service);
+        let service = following(&world, calm, config).await;
         let mut client = connect(&service.gateway()).await.expect("a session");
         result(&mut client, create("/a", Lifetime::Persistent))
             .await
@@ -153,8 +150,7 @@ fn garbage_is_found_behind_many_objects_that_are_needed() {
             temporary_sweep_period: Duration::ZERO,
             ..Config::default()
         };
-        let service = started(&world, faults, config).await;
-        follow(&service);
+        let service = following(&world, faults, config).await;
         let client = connect(&service.gateway()).await.expect("a session");
         let put = async |name: String| {
             let (object, data) = (ObjectPath::from(name), PutPayload::from_static(b"data"));

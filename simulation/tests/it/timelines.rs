@@ -15,7 +15,7 @@ use ports::{
 };
 use simulated::World;
 
-use crate::single_service::{connect, create, follow, result, shown, started};
+use crate::single_service::{connect, create, following, result, shown};
 
 /// Data travels in a temporary object, or is stored in an object of its own.
 fn in_temporary() -> Config {
@@ -36,8 +36,7 @@ fn in_objects() -> Config {
 /// first time. Returns the znode's data and the names of all objects that were there.
 async fn set_beside(lost: &[String], config: Config) -> (Bytes, Vec<String>) {
     let world = World::new(1);
-    let service = started(&world, Arc::new(Calm), config).await;
-    follow(&service);
+    let service = following(&world, Arc::new(Calm), config).await;
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     let made = result(&mut client, create("/a", Lifetime::Persistent)).await;
     made.expect("it is made");

@@ -24,7 +24,7 @@ use simulated::{Options, World};
 use crate::{
     faulty_updates::{FaultyUpdates, UpdateFault},
     poison::answers,
-    single_service::{connect, create, follow, parts, started_with},
+    single_service::{connect, create, following_with, parts},
 };
 
 /// The largest item: a session's row has room for a few of the requests below.
@@ -155,8 +155,7 @@ async fn held_up(what: What, broken: Option<Broken>) -> Vec<Result<Response, Err
         },
         ..Config::default()
     };
-    let service = started_with(&world, parts_of(&world, what, &is_away), config).await;
-    follow(&service);
+    let service = following_with(&world, parts_of(&world, what, &is_away), config).await;
     let mut client = connect(&service.gateway()).await.expect("a session");
     let made = answers(&mut client, vec![create("/a", Lifetime::Persistent)]).await;
     assert!(made[0].1.is_ok(), "{made:?}");

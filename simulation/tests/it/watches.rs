@@ -18,7 +18,7 @@ use coordination::{
 use ports::faults::{Calm, Fault, FaultSchedule};
 use simulated::{Options, World};
 
-use crate::single_service::{connect, create, follow, is_answered, set, shown, started};
+use crate::single_service::{connect, create, following, is_answered, set, shown, without};
 
 /// How long each read of a znode takes.
 const LOOK: Duration = Duration::from_millis(100);
@@ -68,16 +68,7 @@ impl SlowReads {
 /// after the read of `/a`, so `/b` changes during its read. Returns the received events, sorted.
 async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
     let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
-    let service = started(
-        &world,
-        slow.clone(),
-        Config {
-            mutant: broken.into(),
-            ..Config::default()
-        },
-    )
-    .await;
-    follow(&service);
+    let service = following(&world, slow.clone(), without(broken)).await;
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut other = connect(&gateway).await.expect("a session");
     for path in ["/a", "/b"] {
@@ -136,8 +127,7 @@ fn many_watches_are_set_again_amid_changes_that_never_pause() {
     const ZNODES: usize = 20;
     simulated::run(async {
         let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
-        let service = started(&world, slow.clone(), Config::default()).await;
-        follow(&service);
+        let service = following(&world, slow.clone(), Config::default()).await;
         let (gateway, clock) = (service.gateway(), world.clock());
         let mut other = connect(&gateway).await.expect("a session");
         let paths: Vec<String> = (0..ZNODES).map(|number| format!("/{number}")).collect();
@@ -189,8 +179,7 @@ fn setting_watches_again_is_answered_at_the_zxid_it_read() {
                 ..Options::default()
             },
         );
-        let service = started(&world, Arc::new(Calm), Config::default()).await;
-        follow(&service);
+        let service = following(&world, Arc::new(Calm), Config::default()).await;
         let gateway = service.gateway();
         let mut other = connect(&gateway).await.expect("a session");
         let mut client = connect(&gateway).await.expect("a session");
@@ -233,8 +222,7 @@ fn path_of_event(output: Output) -> Option<String> {
 fn watches_are_set_again_although_every_read_is_outdated() {
     simulated::run(async {
         let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
-        let service = started(&world, slow.clone(), Config::default()).await;
-        follow(&service);
+        let service = following(&world, slow.clone(), Config::default()).await;
         let (gateway, clock) = (service.gateway(), world.clock());
         let mut other = connect(&gateway).await.expect("a session");
         for path in ["/a", "/b"] {

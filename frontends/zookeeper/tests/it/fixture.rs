@@ -21,9 +21,9 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use coordination::{
-    Parts, Service,
+    Parts, Service, access,
     dependency::TrackedStore,
-    model::{Acl, Lifetime, Naming, Request, SessionId, Watching},
+    model::{Lifetime, Naming, Request, SessionId, Watching},
     queue_names,
     storage::session,
 };
@@ -165,11 +165,7 @@ impl Fixture {
         let request = Request::Create {
             path: ZNODE.into(),
             data: Some(vec![7; bytes].into()),
-            acl: vec![Acl {
-                permissions: 31,
-                scheme: "world".into(),
-                id: "anyone".into(),
-            }],
+            acl: access::open(),
             lifetime: Lifetime::Persistent,
             naming: Naming::Given,
         };

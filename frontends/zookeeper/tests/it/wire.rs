@@ -2,10 +2,10 @@
 
 use bytes::{Bytes, BytesMut};
 use coordination::{
-    Error,
+    Error, access,
     model::{
-        Acl, Connect, EventKind, Lifetime, Naming, Output, Password, Request, Response, SessionId,
-        Stat, Watched, Watching, Zxid,
+        Connect, EventKind, Lifetime, Naming, Output, Password, Request, Response, SessionId, Stat,
+        Watched, Watching, Zxid,
     },
 };
 use zookeeper_frontend::{
@@ -178,11 +178,7 @@ fn a_create_is_answered_with_its_path_and_a_create2_with_its_stat_too() {
     let create = Request::Create {
         path: "/x".into(),
         data: Some(Bytes::from_static(b"d")),
-        acl: vec![Acl {
-            permissions: 31,
-            scheme: "world".into(),
-            id: "anyone".into(),
-        }],
+        acl: access::open(),
         lifetime: Lifetime::Persistent,
         naming: Naming::Given,
     };

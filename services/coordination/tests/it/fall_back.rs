@@ -4,9 +4,9 @@
 use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use coordination::{
-    Client, Config, Parts, Service,
+    Client, Config, Parts, Service, access,
     dependency::TrackedStore,
-    model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Watching, Zxid},
+    model::{Connect, Lifetime, Naming, Output, Request, Response, Watching, Zxid},
     storage::session,
 };
 use embedded::{Embedded, Health};
@@ -22,15 +22,10 @@ const TIMEOUT: Duration = Duration::from_mins(10);
 const LOST: i32 = 20;
 
 fn create(path: &str, lifetime: Lifetime) -> Request {
-    let acl = vec![Acl {
-        permissions: 31,
-        scheme: "world".into(),
-        id: "anyone".into(),
-    }];
     Request::Create {
         path: path.into(),
         data: None,
-        acl,
+        acl: access::open(),
         lifetime,
         naming: Naming::Given,
     }
