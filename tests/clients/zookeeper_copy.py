@@ -13,7 +13,8 @@ import ports
 import server as servers
 import waiting
 
-ZNODES = int(os.environ.get("LANDFAST_TEST_COPY_ZNODES", "2000"))
+FEW_ZNODES = 2000
+ZNODES = int(os.environ.get("LANDFAST_TEST_COPY_ZNODES", FEW_ZNODES))
 FAN_OUT = 200
 COPY_SECONDS = 60 + ZNODES // 50
 
@@ -83,12 +84,17 @@ class Side:
             for one in made:
                 one.get(timeout=waiting.GUARD_SECONDS)
 
-    def fill(self, path):
-        """Creates a tree of ZNODES znodes. Returns their paths."""
-        parents = [f"{path}/p{number}" for number in range(-(-ZNODES // FAN_OUT))]
-        rest = [f"{parents[number % len(parents)]}/n{number}" for number in range(ZNODES - 1 - len(parents))]
+    def fill(self, path, znodes=FEW_ZNODES):
+        """Creates a tree of so many znodes. Returns their paths."""
+        parents = [f"{path}/p{number}" for number in range(-(-znodes // FAN_OUT))]
+        rest = [f"{parents[number % len(parents)]}/n{number}" for number in range(znodes - 1 - len(parents))]
         self.create_all([path, *parents, *rest])
         return [path, *parents, *rest]
+
+    def filled(self, path):
+        """How many znodes of such a tree are there."""
+        parents = self.client.get_children(path)
+        return 1 + len(parents) + sum(len(self.client.get_children(f"{path}/{parent}")) for parent in parents)
 
     def tree(self, top):
         """Data and ACL of every znode that is not ephemeral."""

@@ -1,7 +1,7 @@
 """`landfast zookeeper copy`: trees of znodes between two servers.
 
 LANDFAST_TEST_COPY=zookeeper also copies between a real ZooKeeper and Landfast, both ways. LANDFAST_TEST_COPY_ZNODES is
-the size of the tree that is interrupted and changed (default 2000).
+the size of the tree whose copy is interrupted (default 2000).
 """
 
 import itertools
@@ -18,7 +18,7 @@ from kazoo.exceptions import NoNodeError
 
 import server as servers
 import waiting
-from zookeeper_copy import FAN_OUT, PAIRS, TLS, Sides
+from zookeeper_copy import FAN_OUT, PAIRS, TLS, ZNODES, Sides
 
 numbers = itertools.count()
 
@@ -118,7 +118,7 @@ def a_tree_is_copied_over_tls_by_clients_with_certificates(sides, path):
 
 def an_interrupted_copy_goes_on_where_it_was(sides, path):
     source, target = sides
-    paths = source.fill(path)
+    paths = source.fill(path, ZNODES)
     first = sides.start("--path", path)
 
     def has_begun():
@@ -130,7 +130,7 @@ def an_interrupted_copy_goes_on_where_it_was(sides, path):
     waiting.until(has_begun, "some of the tree to be copied")
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    there = len(target.tree(path))
+    there = target.filled(path)
     report = sides.copy("--path", path)
     assert report["verified"] and report["equal"] == len(paths)
     assert report["created"] >= len(paths) - there - 256 * 2, "it copied what was there"
