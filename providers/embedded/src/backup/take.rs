@@ -29,8 +29,9 @@ use crate::{
 /// How long a checkpoint may take.
 const CHECKPOINT_MAX: Duration = Duration::from_mins(2);
 const CHECKPOINT_POLL: Duration = Duration::from_millis(5);
-/// How long a backup waits for another one to end. One whose client has gone ends at its next write.
-const BUSY_MAX: Duration = Duration::from_secs(3);
+/// A backup waits for 3 s in all for another one to end. One whose client has gone ends at its next
+/// write.
+const BUSY_POLLS_MAX: u32 = 150;
 const BUSY_POLL: Duration = Duration::from_millis(20);
 /// The content of a frame, unless one record is longer.
 const FRAME_BYTES: usize = 256 << 10;
@@ -61,7 +62,7 @@ impl Embedded {
             .into_iter()
             .chain(named)
             .chain(others.map(|(name, objects)| (name.as_str(), objects)))
-            .map(|(place, objects)| Ok((place, hold(objects)?)))
+            .map(|(place, objects)| Ok((place, hold(objects, || thread::sleep(BUSY_POLL))?)))
             .collect::<Result<Vec<_>>>()?;
         let snapshot = Snapshot::take(&self.engine)?;
         let head = Head {
@@ -102,18 +103,16 @@ impl Embedded {
     }
 }
 
-fn hold(objects: &ObjectDirectory) -> Result<Hold> {
-    let deadline = Instant::now() + BUSY_MAX;
-    loop {
+/// Holds the objects for this backup. Calls `wait` whenever another backup holds them.
+fn hold(objects: &ObjectDirectory, mut wait: impl FnMut()) -> Result<Hold> {
+    for _ in 0..BUSY_POLLS_MAX {
         if let Some(hold) = Hold::begin(objects) {
             return Ok(hold);
         }
-        if Instant::now() >= deadline {
-            let why = "another backup runs: wait for its end";
-            return Err(BackupError::Refused(why.into()));
-        }
-        thread::sleep(BUSY_POLL);
+        wait();
     }
+    let why = "another backup runs: wait for its end";
+    Err(BackupError::Refused(why.into()))
 }
 
 fn unwritten(source: io::Error) -> BackupError {
@@ -261,4 +260,28 @@ fn list(frames: &mut FrameWriter<'_>, objects: &Arc<dyn ObjectStore>) -> Result<
         count += 1;
     }
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        objects::{self, Writers},
+        storage::DiskStorage,
+    };
+
+    /// The client of the first may have gone.
+    #[test]
+    fn a_backup_waits_for_one_that_ends_soon() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let objects = objects::open(directory.path(), Arc::new(DiskStorage), Writers::Others);
+        let objects = objects.expect("it opens");
+        let mut first = Hold::begin(&objects);
+        let mut waits = 0;
+        let refused = hold(&objects, || waits += 1).expect_err("one runs");
+        assert!(matches!(refused, BackupError::Refused(_)), "{refused}");
+        assert_eq!(waits, BUSY_POLLS_MAX);
+        hold(&objects, || drop(first.take())).expect("the first has ended");
+        assert!(first.is_none(), "it was waited for");
+    }
 }

@@ -10,9 +10,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc,
     },
-    time::Duration,
 };
 
 use embedded::{
@@ -25,7 +23,7 @@ use ports::{
     key_value::Action,
     objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode},
 };
-use tokio::{runtime::Handle, task::spawn_blocking, time::sleep};
+use tokio::{runtime::Handle, task::spawn_blocking};
 
 use crate::{
     faulty::{Faults, FaultyStorage},
@@ -382,31 +380,6 @@ fn one_backup_runs_at_a_time_and_a_failed_one_ends() {
         assert!(matches!(failed, Err(BackupError::Io { .. })), "{failed:?}");
         let (contents, bytes) = quietly(&store).await.expect("the next one is taken");
         assert_eq!(contents, verify(&*bytes).expect("it is whole"));
-        assert_eq!(contents.objects as i64, OBJECTS);
-    });
-}
-
-/// The client of the first may have gone.
-#[test]
-fn a_backup_waits_for_one_that_ends_soon() {
-    let directory = directory();
-    block_on(async {
-        let store = Arc::new(open(directory.path()).await);
-        fill(&store).await;
-        let (again, (sender, receiver)) = (Arc::clone(&store), mpsc::channel());
-        let act = move || {
-            let second = Arc::clone(&again);
-            let second = tokio::spawn(async move { quietly(&second).await });
-            sender.send(second).expect("its receiver is there");
-            async move {
-                sleep(Duration::from_millis(200)).await;
-                Err(io::ErrorKind::BrokenPipe.into())
-            }
-        };
-        let failed = backed_up(&store, RECORDS, act).await;
-        assert!(matches!(failed, Err(BackupError::Io { .. })), "{failed:?}");
-        let second = receiver.recv().expect("it began").await;
-        let (contents, _) = second.expect("no panic").expect("it is taken");
         assert_eq!(contents.objects as i64, OBJECTS);
     });
 }
