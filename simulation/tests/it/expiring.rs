@@ -46,8 +46,7 @@ fn config(mutant: Option<Broken>) -> Config {
 }
 
 async fn service(world: &World, mutant: Option<Broken>) -> Arc<Service> {
-    let service = following(world, Arc::new(Calm), config(mutant)).await;
-    service
+    following(world, Arc::new(Calm), config(mutant)).await
 }
 
 fn delete(path: &str) -> Request {

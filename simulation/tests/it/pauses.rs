@@ -15,13 +15,14 @@ use coordination::{
 };
 use fastrand::Rng;
 use futures_util::future::join_all;
+use ports::{Clock, Monotonic};
 use simulated::{World, percent};
 use simulation::{
     processes::{Dropped, Processes, partitionable::ProcessControl},
     scenario::{everything, multis, seeds},
     transactions::crashable::Side,
 };
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::task::JoinHandle;
 
 /// The longest pause of a session whose own process lives. The dead process's messages are hidden
 /// for 2 s, and the rest is work.
@@ -39,18 +40,19 @@ const THINKS: Duration = Duration::from_millis(5);
 type Home = (Gateway, ProcessControl);
 
 /// A window of requests: when it was first sent, and when it was answered.
-type Window = (Instant, Instant);
+type Window = (Monotonic, Monotonic);
 
 /// A client that stays with its process until that dies, and then moves to another.
 struct Homed {
     number: usize,
     homes: Vec<Home>,
+    clock: Arc<dyn Clock>,
     rng: Rng,
     resume: Option<(SessionId, Password)>,
     last_zxid_seen: Zxid,
     windows: Vec<Window>,
     /// When the window was sent that has no reply yet.
-    waits_since: Option<Instant>,
+    waits_since: Option<Monotonic>,
     stop: Arc<AtomicBool>,
 }
 
@@ -64,7 +66,7 @@ impl Homed {
                 () = control.life().over() => home = (home + 1) % PROCESSES,
                 () = self.stay(&gateway) => {}
             }
-            tokio::time::sleep(THINKS).await;
+            self.clock.sleep(THINKS).await;
         }
         self.windows
     }
@@ -86,13 +88,15 @@ impl Homed {
         };
         self.resume = Some((client.session(), client.password()));
         while self.goes_on() && self.window(&mut client).await {
-            tokio::time::sleep(THINKS).await;
+            self.clock.sleep(THINKS).await;
         }
     }
 
     /// Sends a window and waits for its replies. Returns false if the connection ended before.
     async fn window(&mut self, client: &mut Client) -> bool {
-        let sent = *self.waits_since.get_or_insert_with(Instant::now);
+        let sent = *self
+            .waits_since
+            .get_or_insert_with(|| self.clock.monotonic());
         let mut replies = self.rng.usize(1..=WINDOW_MAX);
         for request in 0..replies {
             let mix = if self.rng.bool() { everything } else { multis };
@@ -111,7 +115,7 @@ impl Homed {
                 }
             }
             if replies == 0 {
-                self.windows.push((sent, Instant::now()));
+                self.windows.push((sent, self.clock.monotonic()));
                 self.waits_since = None;
                 return true;
             }
@@ -124,6 +128,7 @@ impl Homed {
 struct Run {
     processes: Processes,
     homes: Vec<Home>,
+    clock: Arc<dyn Clock>,
     rng: Rng,
     clients: Vec<JoinHandle<Vec<Window>>>,
     stop: Arc<AtomicBool>,
@@ -133,6 +138,7 @@ impl Run {
     async fn start(seed: u64, broken: Option<Broken>) -> Self {
         let (world, mut rng) = (World::new(seed), Rng::with_seed(seed));
         let longest_ms = rng.u64(1..=10);
+        let clock: Arc<dyn Clock> = world.clock();
         let delays = Duration::ZERO..=Duration::from_millis(longest_ms);
         world.faults().delay(percent(50), delays);
         let dropped = Dropped {
@@ -145,13 +151,14 @@ impl Run {
             .map(|process| (processes.gateway(process), processes.control(process)))
             .collect();
         while !processes.are_whole() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            clock.sleep(Duration::from_millis(50)).await;
         }
         let stop = Arc::<AtomicBool>::default();
         let clients = (0..PROCESSES * CLIENTS_PER_PROCESS).map(|number| {
             let client = Homed {
                 number,
                 homes: homes.clone(),
+                clock: clock.clone(),
                 rng: rng.fork(),
                 resume: None,
                 last_zxid_seen: Zxid(0),
@@ -165,6 +172,7 @@ impl Run {
         Self {
             processes,
             homes,
+            clock,
             rng,
             clients,
             stop,
@@ -173,14 +181,14 @@ impl Run {
 
     /// Lets all clients finish. Returns the longest wait for a reply after `since`, of the clients
     /// of living processes.
-    async fn longest_wait(self, since: Instant) -> Duration {
+    async fn longest_wait(self, since: Monotonic) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let mut longest = Duration::ZERO;
         for (number, windows) in join_all(self.clients).await.into_iter().enumerate() {
             let windows = windows.expect("a client does not panic");
             let pauses = windows
                 .iter()
-                .map(|(sent, end)| end.saturating_duration_since(since.max(*sent)));
+                .map(|(sent, end)| end.since(since.max(*sent)));
             if !self.homes[number % PROCESSES].1.life().is_over() {
                 longest = longest.max(pauses.max().unwrap_or_default());
             }
@@ -191,7 +199,8 @@ impl Run {
 
 async fn wait_after_a_death(seed: u64, broken: Option<Broken>) -> Duration {
     let mut run = Run::start(seed, broken).await;
-    tokio::time::sleep(AROUND_DEATH).await;
+    let clock = run.clock.clone();
+    clock.sleep(AROUND_DEATH).await;
     let victim = run.rng.usize(..PROCESSES);
     let life = run.homes[victim].1.life().clone();
     let side = if run.rng.bool() {
@@ -201,9 +210,9 @@ async fn wait_after_a_death(seed: u64, broken: Option<Broken>) -> Duration {
     };
     life.ends_after(run.rng.u64(..40), side);
     life.over().await;
-    let died = Instant::now();
+    let died = clock.monotonic();
     run.processes.kill(victim);
-    tokio::time::sleep(AROUND_DEATH).await;
+    clock.sleep(AROUND_DEATH).await;
     run.longest_wait(died).await
 }
 
