@@ -178,6 +178,7 @@ class LandfastOnRedis(Landfast):
         return ["--provider", "redis", "--store", self.redis.url]
 
     def start(self):
+        needs_landfast()
         if not self.redis.is_running():
             self.redis.start()
         return super().start()

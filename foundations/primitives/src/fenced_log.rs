@@ -34,7 +34,7 @@ use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use ports::{
     Condition, DurabilityPoint, Error, Item, Key, Result, Update,
-    key_value::{Action, Outcome, Read, Scan, SharedKeyValue, Test},
+    key_value::{Action, Outcome, Read, Scan, SharedKeyValue, Test, Transacted},
 };
 use serde::{Deserialize, Serialize};
 
@@ -276,10 +276,12 @@ impl FencedLog {
                 }
                 epoch = epoch.max(slot.epoch);
             }
-            // In any order, because the seals stay: they alone fence earlier writers.
+            // The order does not matter, because the seals stay: they alone fence earlier writers.
             try_join_all(voids).await?;
             if !deletes.is_empty() {
-                self.key_value.transact(deletes).await?;
+                let deleted = self.key_value.transact(deletes).await?;
+                let is_done = matches!(deleted, Transacted::Done { .. });
+                assert!(is_done, "a deletion without a condition is not refused");
             }
             match page.next {
                 Some(next) => from = next,

@@ -32,9 +32,16 @@ use std::{
     sync::Arc,
 };
 
+/// The granule of disk writes and of the page cache.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
 #[cfg(test)]
 #[path = "../tests/it/intercepted.rs"]
 pub(crate) mod intercepted;
+
+#[cfg(test)]
+#[path = "../tests/it/whole_pages.rs"]
+pub(crate) mod whole_pages;
 
 /// An open file with positioned reads and writes.
 pub trait StorageFile: Debug + Send + Sync {

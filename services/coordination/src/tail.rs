@@ -23,6 +23,8 @@
 //!   delivered from the position may be lost. So the tail disconnects all clients and looks for a
 //!   new position. What is durable at the new position says nothing about earlier deliveries, so a
 //!   client ignores it ([`Tail::durable_from`]).
+//! - The last delivered slot only grows from one position to its loss. Its lock is taken before that
+//!   of the registry.
 //! - A watch is armed for its connection under the same lock that shows that the znode has not
 //!   changed since it was read. If the znode has changed, the event is inserted at its position.
 
@@ -416,7 +418,9 @@ impl Tail {
         // The last slot that is known to be applied without an announcement.
         let mut found = None;
         loop {
-            let position = self.last().expect("only its loss ends a position");
+            let position = self
+                .last()
+                .expect("`run` drops a position only after `follow` has ended");
             let slots = match self.next_slots(position, found).await {
                 Ok(slots) => slots,
                 Err(error) => return error,
@@ -437,7 +441,9 @@ impl Tail {
                     Err(error) => return error,
                 };
                 let mut last = self.last();
-                let last = last.as_mut().expect("only its loss ends a position");
+                let last = last
+                    .as_mut()
+                    .expect("`run` drops a position only after `follow` has ended");
                 if last.index < announced.index {
                     self.deliver(slot, announced.point);
                     last.reached(announced.index, announced.epoch);

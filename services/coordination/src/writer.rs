@@ -197,7 +197,9 @@ impl Writer {
                 Err(error) => return Err(Failure::after(next.message, error.to_string())),
             }
         }
-        if let Some(own_rows) = &self.own_rows {
+        if let Some(own_rows) = &self.own_rows
+            && undecodable.is_ok()
+        {
             own_rows.keep(turn.row, turn.store.point());
         }
         undecodable

@@ -175,7 +175,9 @@ impl Parts {
                     && current.end + FIRST_RECORD_BYTES_MAX <= current.bytes =>
             {
                 let mut current = current;
-                self.spare.write_directly(&mut current);
+                let again = || format!("write segment {} again", current.number);
+                let again = OpenError::io(again());
+                self.spare.open_direct(&mut current).map_err(again)?;
                 current
             }
             previous => {

@@ -22,9 +22,6 @@ use crate::storage::StorageFile;
 /// The bytes of a segment's header, after which its first frame starts.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
 
-/// The granule of disk writes and of the page cache.
-pub(crate) const PAGE_BYTES: u64 = 4096;
-
 /// The number of a journal's first segment.
 pub(crate) const FIRST_SEGMENT: u64 = 1;
 

@@ -26,13 +26,13 @@ use parking_lot::Mutex;
 
 use super::{
     direct::DirectFile,
-    segment::{CurrentSegment, FIRST_SEGMENT, PAGE_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader},
+    segment::{CurrentSegment, FIRST_SEGMENT, SEGMENT_HEADER_BYTES, SegmentHeader},
     usage::{ClosedSegment, JournalUsage},
 };
 use crate::{
     ballast::Ballast,
     directory::layout,
-    storage::{Storage, StorageFile},
+    storage::{PAGE_BYTES, Storage, StorageFile},
 };
 
 const SPARE: &str = "spare";
@@ -65,6 +65,8 @@ pub(crate) struct Spare {
     ballast: Arc<Ballast>,
     /// Whether changes that add to the store were accepted last. Only the store changes it.
     has_room: AtomicBool,
+    /// Whether a write around the page cache was refused.
+    refuses_pages: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -120,6 +122,7 @@ impl Spare {
             usage,
             ballast,
             has_room: AtomicBool::new(true),
+            refuses_pages: AtomicBool::new(false),
         }
     }
 
@@ -415,16 +418,29 @@ impl Spare {
             reused,
             direct: None,
         };
-        self.write_directly(&mut segment);
+        self.open_direct(&mut segment)?;
         Ok(segment)
     }
 
-    /// Has the next records of `segment` written around the page cache, if the file system takes such
-    /// writes.
-    pub(crate) fn write_directly(&self, segment: &mut CurrentSegment) {
-        let path = self.directory.join(layout::segment_file(segment.number));
-        let lengths = (segment.end, segment.bytes);
-        segment.direct = DirectFile::open(&*self.storage, &path, &*segment.file, lengths);
+    /// Opens `segment` for writes around the page cache, if the file system takes them.
+    ///
+    /// Errors: as [`DirectFile::open`].
+    pub(crate) fn open_direct(&self, segment: &mut CurrentSegment) -> io::Result<()> {
+        let refuses = self.refuses_pages.load(Ordering::Relaxed);
+        if !refuses && segment.bytes.is_multiple_of(PAGE_BYTES) && segment.end < segment.bytes {
+            let path = self.directory.join(layout::segment_file(segment.number));
+            let (storage, file) = (&*self.storage, &*segment.file);
+            segment.direct = DirectFile::open(storage, &path, file, segment.end)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that the file system refused a write around the page cache, although it took another.
+    /// From now on, all are written through it.
+    pub(super) fn note_refusal(&self, error: &io::Error) {
+        let directory = self.directory.display();
+        tracing::info!(%error, %directory, "the journal is written through the page cache: its file system refuses direct writes");
+        self.refuses_pages.store(true, Ordering::Relaxed);
     }
 
     /// The journal's directory.

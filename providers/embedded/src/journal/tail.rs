@@ -2,11 +2,8 @@
 
 use std::{io, ops::Range};
 
-use super::{
-    frame::HEADER_BYTES,
-    segment::{PAGE_BYTES, SegmentHeader},
-};
-use crate::storage::StorageFile;
+use super::{frame::HEADER_BYTES, segment::SegmentHeader};
+use crate::storage::{PAGE_BYTES, StorageFile};
 
 /// The least number of bytes read from a segment at once.
 const WINDOW_BYTES: u64 = 1 << 20;

@@ -3,13 +3,13 @@
 use std::{io, sync::Arc};
 
 use super::{
-    direct::{DirectFile, FrameBuffer},
+    direct::{DirectFile, FrameBuffer, is_refusal},
     frame::{self, Header},
-    segment::{CurrentSegment, PAGE_BYTES, SEGMENT_HEADER_BYTES},
+    segment::{CurrentSegment, SEGMENT_HEADER_BYTES},
     spare::{Allocated, Spare},
     usage::JournalUsage,
 };
-use crate::records::overlay::Group;
+use crate::{records::overlay::Group, storage::PAGE_BYTES};
 
 /// How many bytes of zeros are written ahead of the records.
 const ZEROED_STEP_BYTES: u64 = 1 << 18;
@@ -61,13 +61,13 @@ impl Journal {
         buffer: &mut FrameBuffer,
     ) {
         let direct = self.current.direct.as_ref();
-        let before = direct.map_or(&[][..], DirectFile::page);
+        let before = direct.map_or(&[][..], DirectFile::last_page);
         let bytes = buffer.begin(before, bound as usize);
         frame::encode(header, group, self.salt, bytes);
         buffer.finish();
     }
 
-    /// Writes a frame after the last one, with the zeros that belong behind it. Nothing is durable
+    /// Writes a frame after the last one, with the zeros that belong after it. Nothing is durable
     /// yet.
     pub(crate) fn write(&mut self, buffer: &mut FrameBuffer) -> io::Result<()> {
         let (current, length) = (&mut self.current, buffer.frame().len());
@@ -87,7 +87,13 @@ impl Journal {
             current.zeroed = until;
         }
         if let Some(direct) = &current.direct {
-            return direct.write(buffer, current.end, until);
+            match direct.write(buffer, current.end, until) {
+                Err(error) if is_refusal(&error) => {
+                    self.spare.note_refusal(&error);
+                    current.direct = None;
+                }
+                written => return written,
+            }
         }
         buffer.pad((until - end) as usize);
         current.file.write_at(buffer.padded(), current.end)

@@ -199,6 +199,8 @@ struct State {
     life: u64,
     faults: Faults,
     has_failed: bool,
+    /// How many pages a write around the page cache may have. None if there are no such writes.
+    direct_pages_max: Option<usize>,
     random: fastrand::Rng,
     trace: VecDeque<String>,
 }
@@ -346,6 +348,8 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn new(root: &Path, seed: u64) -> Self {
+        // Of a seed of its own, so that it shifts no other choice.
+        let direct_pages_max = [None, Some(0), Some(2), Some(usize::MAX >> 12)][seed as usize % 4];
         let state = State {
             root: root.to_owned(),
             files: Vec::new(),
@@ -355,6 +359,7 @@ impl Disk {
             life: 0,
             faults: Faults::default(),
             has_failed: false,
+            direct_pages_max,
             random: fastrand::Rng::with_seed(seed),
             trace: VecDeque::new(),
         };

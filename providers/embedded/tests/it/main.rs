@@ -39,4 +39,5 @@ mod room;
 mod staged;
 mod transient;
 mod unreadable;
+mod whole_pages;
 mod world;

@@ -482,11 +482,11 @@ impl<'task> Task<'task> {
     async fn release(self, handle: &Handle, failure: &Failure) {
         let doublings = handle.attempt.saturating_sub(1).min(16);
         let longest = self.definition().options.retry_delay_max;
-        let delay = (RETRY_DELAY_MIN * (1 << doublings)).min(longest);
+        let delay = (RETRY_DELAY_MIN * (1 << doublings)).min(longest.max(RETRY_DELAY_MIN));
         let delay_ms = delay.as_millis() as u64;
         let queue = &self.trigger.queue;
         let (reason, attempt) = (&failure.reason, handle.attempt);
-        if attempt < WARN_FROM_ATTEMPT {
+        if attempt < WARN_FROM_ATTEMPT || !attempt.is_power_of_two() {
             tracing::debug!(queue, reason, attempt, delay_ms, "an invocation failed");
         } else {
             tracing::warn!(
@@ -561,5 +561,6 @@ pub(super) fn attempts_max(definition: &Definition) -> u32 {
     definition.options.attempts_max.max(1)
 }
 
-/// From this attempt of a message on, failures are logged as warnings.
+/// From this attempt of a message on, failures are logged as warnings, after each doubling of the
+/// attempts.
 const WARN_FROM_ATTEMPT: u32 = 4;

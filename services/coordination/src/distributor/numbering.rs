@@ -97,7 +97,8 @@ pub(super) enum Sums<'slot> {
 }
 
 /// Numbers the requests in `ordered`, beginning with `first`, until the slot has `bytes_max`. The
-/// slot then exceeds that by one entry at most.
+/// slot then exceeds that by one entry at most. Without recent znodes, the slot is computed again,
+/// and a part of it may be applied.
 pub(super) async fn number<'decided>(
     (region, recent): (&UserStore, Option<&Recent<String, Node>>),
     first: Zxid,

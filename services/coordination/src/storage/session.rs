@@ -10,8 +10,8 @@
 //! - `sequence` grows by one with each decided request. The outbox holds exactly the requests in
 //!   (`applied`, `sequence`], in order. Their effects are installed before they are pushed.
 //!   Requests that are applied with their decision never enter it: both numbers grow together.
-//! - `fence` grows whenever a writer takes over the session, and whenever another writer fences it
-//!   out. A writer with an older number can decide nothing.
+//! - `fence` grows whenever a writer takes over a session whose row its process did not write last,
+//!   and whenever another writer fences it out. A writer with an older number can decide nothing.
 //! - `attach` grows with each connection. Requests of older attaches are refused.
 //! - `planning_attempts` belongs to the next request, and is reset when another request becomes the
 //!   next.

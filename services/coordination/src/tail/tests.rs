@@ -1,6 +1,7 @@
 //! C4, C-5, C-6: deliveries, kept changes, and the end of connections.
 
 use ports::{Incarnation, Position};
+use primitives::Appended;
 use simulated::Options;
 
 use super::*;
@@ -9,7 +10,7 @@ use crate::{
     model::SessionId,
     records::{Change, UpdateId, encode},
     storage::user_store::Step,
-    tests::Fixture,
+    tests::{Call, Fixture, Side},
 };
 
 const SESSION: SessionId = SessionId(4);
@@ -180,6 +181,45 @@ fn a_slot_that_is_handed_over_is_delivered_in_its_turn() {
         tail.follow().await;
         tail.disconnect_all();
         assert_eq!(hand_over(4, incarnation), 3, "there is no position");
+    });
+}
+
+/// C-5: a slot that is delivered while the tail reads it from the log is delivered once.
+#[test]
+fn a_slot_that_is_handed_over_during_a_read_of_the_log_is_delivered_once() {
+    simulated::run(async {
+        let fixture = fixture().await;
+        let store = fixture.store();
+        let tail = Arc::new(Tail::new(fixture.env(store.clone())));
+        tail.start().await.expect("no fault is injected");
+        let incarnation = tail.last().expect("it has a position").incarnation;
+        let log = FencedLog::new(fixture.world.key_value(), LOG_PARTITION);
+        let taken = log.take_over(primitives::Cursor::START).await;
+        let (mut writer, _) = taken.expect("no fault is injected");
+        let (first, mut wake) = handed_over(1, incarnation);
+        let (_, mut next) = handed_over(2, incarnation);
+        for wake in [&mut wake, &mut next] {
+            let appended = writer.append(wake.slot.clone()).await;
+            let Ok(Appended::At(index, _)) = appended else {
+                panic!("{appended:?}")
+            };
+            (wake.index, wake.previous) = (index.0, index.0 - 1);
+        }
+        wake.previous = 0;
+        let hands_over = tail.clone();
+        store.once(Side::After, |call| matches!(call, Call::Scan), async move {
+            hands_over.deliver_now(first, wake);
+            Ok(())
+        });
+        tail.announce(next);
+        tokio::select! {
+            biased;
+            failure = tail.follow() => panic!("{failure}"),
+            () = tail.reached(Zxid(2)) => {}
+        }
+        assert!(store.is_through(), "it read the log");
+        let all = changed(&tail, 0, 2).expect("they are kept");
+        assert_eq!(all.len(), 2, "each once");
     });
 }
 

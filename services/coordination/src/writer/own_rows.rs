@@ -7,9 +7,11 @@
 //!
 //! Invariants
 //! - An invocation takes the row out, and puts it back only if all its work succeeded. So after the
-//!   death or the failure of a writer, the next one raises the fence.
+//!   death or the failure of a writer, the next one raises the fence. So does the next writer of a
+//!   session that the bounded cache has forgotten.
 //! - A row serves only requests that are decided alike whether it is outdated or not: those of its
-//!   attach, of an open session ([`Broken::TrustsOutdatedRows`]).
+//!   attach, of an open session ([`Broken::TrustsOutdatedRows`]). It serves no second delivery,
+//!   because that must see the present outbox.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -28,16 +30,16 @@ use crate::{
 };
 
 /// The most bytes of rows that are kept.
-const BYTES_MAX: u64 = 1 << 20;
+const BYTES_MAX: u64 = 8 << 20;
 
 /// The length of a row and its item on the heap, in bytes.
 const ROW_BYTES: usize = 1 << 10;
 
 /// A row, and the point up to which the store was observed when it was left.
-type Left = (Row, DurabilityPoint);
+type KeptRow = (Row, DurabilityPoint);
 
 #[derive(Debug)]
-pub(super) struct OwnRows(Mutex<Recent<SessionId, Left>>);
+pub(super) struct OwnRows(Mutex<Recent<SessionId, KeptRow>>);
 
 impl OwnRows {
     pub(super) fn new() -> Self {
@@ -51,23 +53,22 @@ impl OwnRows {
         env: &Environment,
         session: SessionId,
         received: &[Received],
-    ) -> Option<Left> {
+    ) -> Option<KeptRow> {
         let (row, point) = self.rows().remove(&session)?;
         let is_lost = env.parts.system.point().incarnation != point.incarnation;
-        let serves = received.iter().all(|received| serves(&row, received));
-        (!is_lost && (serves || env.breaks(Broken::TrustsOutdatedRows))).then_some((row, point))
+        let serves_all = received.iter().all(|received| serves(&row, received));
+        (!is_lost && (serves_all || env.breaks(Broken::TrustsOutdatedRows))).then_some((row, point))
     }
 
     /// Keeps a row that this process's writer leaves, if nothing of it is unfinished.
     pub(super) fn keep(&self, row: Row, point: DurabilityPoint) {
-        let is_applied = row.applied == row.sequence && row.outbox().is_empty();
-        if row.state == State::Open && is_applied {
+        if row.state == State::Open && row.outbox().is_empty() {
             let session = row.session;
             self.rows().set(&session, Some((row, point)));
         }
     }
 
-    fn rows(&self) -> MutexGuard<'_, Recent<SessionId, Left>> {
+    fn rows(&self) -> MutexGuard<'_, Recent<SessionId, KeptRow>> {
         self.0.lock().expect("no panic while it is locked")
     }
 }

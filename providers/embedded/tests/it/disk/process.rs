@@ -8,10 +8,9 @@ use std::{
 
 use embedded::storage::{Storage, StorageFile};
 
-use super::{Change, Completeness, Disk, File, NameChange, Named, State, broken, happens, name_of};
+use crate::whole_pages::WholePages;
 
-/// The page of the disk, in bytes.
-const PAGE: usize = 4096;
+use super::{Change, Completeness, Disk, File, NameChange, Named, State, broken, happens, name_of};
 
 /// One process's view of the disk.
 #[derive(Debug)]
@@ -65,8 +64,9 @@ impl Storage for Process {
     }
 
     fn open_direct(&self, path: &Path) -> Option<Arc<dyn StorageFile>> {
+        let pages_max = self.disk.state().direct_pages_max?;
         let file = self.open(path).ok()?;
-        Some(Arc::new(WholePages(file)))
+        Some(Arc::new(WholePages { file, pages_max }))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -253,37 +253,5 @@ impl StorageFile for Opened {
                 }
             },
         )
-    }
-}
-
-/// A file that takes only what a file system takes around the page cache.
-#[derive(Debug)]
-struct WholePages(Arc<dyn StorageFile>);
-
-impl StorageFile for WholePages {
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_at(buffer, offset)
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let lengths = [offset as usize, data.len(), data.as_ptr().addr()];
-        assert_eq!(lengths.map(|length| length % PAGE), [0; 3], "whole pages");
-        self.0.write_at(data, offset)
-    }
-
-    fn set_len(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
-    }
-
-    fn allocate(&self, length: u64) -> io::Result<()> {
-        self.0.allocate(length)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
     }
 }

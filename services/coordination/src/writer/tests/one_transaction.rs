@@ -117,11 +117,16 @@ fn is_announced(
     mode: Mode,
     broken: Option<Broken>,
     at: (Side, usize),
-    is_restarted: bool,
+    (is_restarted, earlier): (bool, u64),
 ) -> Option<bool> {
     simulated::run(async {
         let fixture = fixture_of(mode, broken, ITEMS_MAX).await;
         let (first, session) = (Process::with_a(&fixture).await, fixture.open(1).await);
+        for _ in 0..earlier {
+            first.write(&fixture, session, vec![set("/a", "x")]).await;
+            first.distribute(&fixture, session).await;
+        }
+        let last = earlier + 2;
         let operations = vec![create("/b", Lifetime::Persistent), set("/b", "x")];
         let asked = fixture.asked(session, operations).await;
         let (side, number) = at;
@@ -137,19 +142,20 @@ fn is_announced(
         let finished = second.writer.handle_messages(&again(asked)).await;
         finished.expect("no fault is injected");
         let row = fixture.row(session).await;
-        assert_eq!((row.sequence, row.request), (2, 2), "decided once, {at:?}");
+        assert_eq!((row.sequence, row.request), (last, last), "once, {at:?}");
         let is_done = mode == Mode::Applies && broken.is_none();
-        assert!(!is_done || row.applied == 2, "it needs no queue, {at:?}");
+        assert!(!is_done || row.applied == last, "without a queue, {at:?}");
         second.distribute(&fixture, session).await;
-        assert_eq!(fixture.row(session).await.applied, 2, "{at:?}");
-        assert_eq!(logged_of(&fixture, session).await.len(), 2, "{at:?}");
+        assert_eq!(fixture.row(session).await.applied, last, "{at:?}");
+        let logged = logged_of(&fixture, session).await;
+        assert_eq!(logged.len() as u64, last, "{at:?}");
         assert!(is_free(&fixture, "/").await, "no lock remains");
         assert_eq!(version(&fixture, "/b").await, 1);
         let b = shown(&fixture, "/b").await.expect("it was made");
         let root = shown(&fixture, "/").await.expect("it is built in");
         assert_eq!((b.stat.version, root.stat.num_children), (1, 2), "{at:?}");
         let told = |sequence| fixture.announcements_of(UpdateId { session, sequence }) > 0;
-        Some(told(1) && told(2))
+        Some(told(last - 1) && told(last))
     })
 }
 
@@ -162,9 +168,10 @@ fn are_announced(mode: Mode, broken: Option<Broken>) -> bool {
         (Side::After, true),
     ]
     .into_iter()
-    .all(|(side, is_restarted)| {
-        let told =
-            (0..).map_while(|number| is_announced(mode, broken, (side, number), is_restarted));
+    // Under a fence of its own, and under that of an earlier invocation.
+    .flat_map(|(side, is_restarted)| [0, 1].map(|earlier| (side, (is_restarted, earlier))))
+    .all(|(side, how)| {
+        let told = (0..).map_while(|number| is_announced(mode, broken, (side, number), how));
         let told: Vec<bool> = told.collect();
         assert!(told.len() >= 3, "it takes up the row, reads and decides");
         told.into_iter().all(|told| told)
@@ -374,7 +381,8 @@ fn one_fence_serves_the_invocations_of_one_process_until_one_fails() {
         let asked = fixture.asked(session, vec![set("/a", "2")]).await;
         let at_call = (Side::Before, is_call(0));
         assert!(dies_at(&process.writer, &process.store, at_call, &asked).await);
-        let written = process.writer.handle_messages(&again(asked)).await;
+        // As a first delivery, which alone would not raise it.
+        let written = process.writer.handle_messages(&asked).await;
         written.expect("no fault is injected");
         let row = fixture.row(session).await;
         assert_eq!((row.fence, row.sequence), (2, 3));
@@ -425,6 +433,10 @@ fn requests_are_decided_together_as_far_as_they_fit_into_a_transaction() {
         let asked = (0..9).map(multi).collect();
         process.write(&fixture, session, asked).await;
         assert_eq!(fixture.row(session).await.applied, 9, "no queue took part");
+        let log = FencedLog::new(fixture.world.key_value(), LOG_PARTITION);
+        let read = log.read(Cursor::START, 100).await;
+        let slots = read.expect("no fault is injected").slots.len();
+        assert!((3..9).contains(&slots), "{slots} slots");
         let a = shown(&fixture, "/a").await.expect("it exists");
         assert_eq!(a.stat.num_children, 90);
     });
