@@ -4,6 +4,7 @@ import kazoo.security
 import pytest
 from kazoo.exceptions import SystemZookeeperError
 
+import server as servers
 import waiting
 
 ENTRIES = 70
@@ -23,6 +24,7 @@ def _made_with_long_acls(client, path, count, **options):
 
 
 def a_multi_whose_events_fit_no_slot_is_refused_and_the_session_goes_on(client, path):
+    servers.needs_landfast()
     made = _made_with_long_acls(client, path, 600)
     transaction = client.transaction()
     for one in made:
