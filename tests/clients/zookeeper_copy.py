@@ -8,6 +8,7 @@ import socket
 import subprocess
 
 from kazoo.client import KazooClient
+from kazoo.retry import KazooRetry
 
 import ports
 import server as servers
@@ -101,16 +102,18 @@ class Side:
         found, paths = {}, [top]
         while paths:
             batch, paths = paths[:500], paths[500:]
-            reads = [
-                (path, self.client.get_async(path), self.client.get_acls_async(path), self.client.get_children_async(path))
-                for path in batch
-            ]
-            for path, data, acls, children in reads:
-                value, stat = data.get(timeout=waiting.GUARD_SECONDS)
+            # On a busy machine a client may lose its connection.
+            for path, (value, stat), (acl, _), children in KazooRetry(max_tries=10)(self.read, batch):
                 if stat.ephemeralOwner == 0:
-                    found[path] = value, sorted(acls.get(timeout=waiting.GUARD_SECONDS)[0])
-                paths += [f"{path.rstrip('/')}/{name}" for name in children.get(timeout=waiting.GUARD_SECONDS)]
+                    found[path] = value, sorted(acl)
+                paths += [f"{path.rstrip('/')}/{name}" for name in children]
         return found
+
+    def read(self, paths):
+        """Each path with its data, its ACL and its children."""
+        calls = self.client.get_async, self.client.get_acls_async, self.client.get_children_async
+        sent = [[call(path) for call in calls] for path in paths]
+        return [(path, *(one.get(timeout=waiting.GUARD_SECONDS) for one in three)) for path, three in zip(paths, sent)]
 
     def close(self):
         self.client.stop()
