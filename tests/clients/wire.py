@@ -258,7 +258,9 @@ class Session:
         return self.ask(PING, xid=PING_XID)
 
     def create(self, path, data=b"", flags=PERSISTENT, entries=OPEN_ACL):
-        return self.ask(CREATE, create_body(path, data, flags, entries))
+        # By the operation of other znodes, ZooKeeper creates no container.
+        operation = CREATE_CONTAINER if flags == CONTAINER else CREATE
+        return self.ask(operation, create_body(path, data, flags, entries))
 
     def created(self, path, data=b"", flags=PERSISTENT):
         """Creates a node that must not be refused, and returns its path."""
