@@ -8,7 +8,8 @@ import pytest
 
 import server as servers
 import waiting
-from wire import CONTAINER, EPHEMERAL, NO_NODE, NODE_DELETED, OK
+import wire
+from wire import CONTAINER, CREATE, CREATE2, EPHEMERAL, NO_NODE, NODE_DELETED, OK
 
 ENDS = [signal.SIGTERM, signal.SIGKILL]
 CHECK_MS = 300
@@ -109,3 +110,10 @@ def they_go_after_a_restart(checking, sessions, goes, end):
     for path in ["/c", "/t"]:
         goes(again, path)
     assert again.exists("/kept").error == OK
+
+
+@pytest.mark.parametrize("operation", [CREATE, CREATE2])
+def the_flags_of_a_container_alone_make_a_persistent_node(session, path, operation):
+    assert session.ask(operation, wire.create_body(path, flags=CONTAINER)).error == OK
+    assert session.stat(path).ephemeral_owner == 0
+    assert session.delete(path).error == OK

@@ -76,7 +76,7 @@ pub fn decode(
         Operation::MultiRead => {
             multi(&mut frame, &mut parts, Operation::of_read_part).map(Request::MultiRead)
         }
-        operation => body(operation, &mut frame),
+        operation => body(operation, &mut frame).map(|request| alone(operation, request)),
     };
     let fault = match (operation, &body) {
         (_, Ok(Request::Refuse(Error::AuthenticationRequired))) => Some(Fault::Unauthenticated),
@@ -116,6 +116,18 @@ pub fn decode(
         request,
         fault,
     })
+}
+
+/// A request that is no part of a multi. As in ZooKeeper, the flags of a container then make one only
+/// with the operation for it, and otherwise a persistent znode.
+fn alone(operation: Operation, mut request: Request) -> Request {
+    if let (Operation::Create | Operation::Create2, Request::Create { lifetime, .. }) =
+        (operation, &mut request)
+        && *lifetime == Lifetime::Container
+    {
+        *lifetime = Lifetime::Persistent;
+    }
+    request
 }
 
 /// As in ZooKeeper, a server without a secure port does not know the scheme `x509`. The service
