@@ -166,9 +166,9 @@ pub struct FunctionOptions {
     /// The function that receives events that failed permanently, as [`Event::Failed`]. Without one
     /// they stay as dead letters.
     pub exception_handler: Option<String>,
-    /// The longest delay before a message or an event that failed is delivered again, at least 50 ms.
-    /// Delays grow with the number of deliveries. Some deliveries fail for no fault of the message: another
-    /// process took over, or the machine is slow.
+    /// The longest delay before a message or an event that failed is delivered again, at least
+    /// 50 ms. Delays grow with the number of deliveries. Some deliveries fail for no fault of the
+    /// message: another process took over, or the machine is slow.
     pub retry_delay_max: Duration,
 }
 

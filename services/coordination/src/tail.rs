@@ -11,9 +11,10 @@
 //! waiting clients share one fsync.
 //!
 //! The tail is also the watch *function*: the distributor invokes it with each applied slot. If
-//! such an announcement is lost, the log still has the slot. A distributor that applies decisions at
-//! once is the only one, and hands the slots over to the tail of its process. Where several processes distribute, a
-//! slot is announced in only one of them. The others poll the log ([`poll_schedule`]).
+//! such an announcement is lost, the log still has the slot. A distributor that applies decisions
+//! at once is the only one, and hands its slots to the tail of its process. Where several processes
+//! distribute, a slot is announced in only one of them. The others poll the log
+//! ([`poll_schedule`]).
 //!
 //! Invariants
 //! - While the tail has no position in the log, no client is registered, and applied slots are

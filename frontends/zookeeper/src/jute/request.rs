@@ -118,8 +118,8 @@ pub fn decode(
     })
 }
 
-/// A request that is no part of a multi. As in ZooKeeper, the flags of a container then make one only
-/// with the operation for it, and otherwise a persistent znode.
+/// A request that is no part of a multi. As in ZooKeeper, the flags of a container then make one
+/// only with the operation for it, and otherwise a persistent znode.
 fn alone(operation: Operation, mut request: Request) -> Request {
     if let (Operation::Create | Operation::Create2, Request::Create { lifetime, .. }) =
         (operation, &mut request)

@@ -10,8 +10,9 @@
 //! that must follow one on that way (rule C-3) have it applied first.
 //!
 //! Only the announcement of the slot is a step of its own: the tail of the same process delivers it
-//! at once. If its instance dies before it, the request's message is delivered again, and [`Distributor::announce_again`] takes the log over,
-//! which announces the last slot.
+//! at once. If its instance dies before it, the request's message is delivered again, and
+//! [`Distributor::announce_again`] takes the log over, which announces the last slot. The tail
+//! fires the slot's watches meanwhile, so nothing else is decided until it has.
 
 use bytes::Bytes;
 use ports::{DurabilityPoint, Result, Update};
