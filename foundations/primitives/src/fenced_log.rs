@@ -34,7 +34,7 @@ use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use ports::{
     Condition, DurabilityPoint, Error, Item, Key, Result, Update,
-    key_value::{Action, Outcome, Read, Scan, SharedKeyValue, Test, Transacted},
+    key_value::{Action, Outcome, Read, Scan, SharedKeyValue, Test},
 };
 use serde::{Deserialize, Serialize};
 
@@ -253,36 +253,30 @@ impl FencedLog {
         if begun.next >= until.next {
             return Ok(());
         }
-        // The slots of a page are deleted together.
-        let items_max = PAGE_SLOTS.min(self.key_value.limits().transact_items_max);
         loop {
             let scan = Scan {
                 partition: self.partition.clone(),
                 from,
                 until: Some(slot_sort(until.next)),
-                items_max,
+                items_max: PAGE_SLOTS,
             };
             let page = self.key_value.scan(&scan).await?.value;
-            let (mut deletes, mut voids) = (Vec::with_capacity(page.items.len()), Vec::new());
+            let mut updates = Vec::with_capacity(page.items.len());
             for (sort, item) in page.items {
                 let slot = Stored::decode(&item).ok_or_else(|| self.corrupt(&sort))?;
                 let key = Key::new(&self.partition, &sort);
-                if slot.payload.is_some() && slot.epoch < epoch {
-                    let update = Update::modify(key, vec![Action::unset(PAYLOAD)]);
-                    let update = update.when(Condition::Exists).depends_on(point);
-                    voids.push(self.key_value.update(update));
-                } else if slot.payload.is_some() {
-                    deletes.push(Update::delete(key).depends_on(point));
+                if slot.payload.is_some() {
+                    let update = if slot.epoch < epoch {
+                        Update::modify(key, vec![Action::unset(PAYLOAD)]).when(Condition::Exists)
+                    } else {
+                        Update::delete(key)
+                    };
+                    updates.push(self.key_value.update(update.depends_on(point)));
                 }
                 epoch = epoch.max(slot.epoch);
             }
-            // The order does not matter, because the seals stay: they alone fence earlier writers.
-            try_join_all(voids).await?;
-            if !deletes.is_empty() {
-                let deleted = self.key_value.transact(deletes).await?;
-                let is_done = matches!(deleted, Transacted::Done { .. });
-                assert!(is_done, "a deletion without a condition is not refused");
-            }
+            // In any order, because the seals stay: they alone fence earlier writers.
+            try_join_all(updates).await?;
             match page.next {
                 Some(next) => from = next,
                 None => break,

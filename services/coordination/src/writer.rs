@@ -345,9 +345,10 @@ impl<'writer> Turn<'writer> {
     /// Whether a row has no room for more than a few such batches, or one transaction none for the
     /// next request.
     fn is_large(&self, batch: &Batch<'_>) -> bool {
-        let items_max = self.store.store().limits().transact_items_max;
+        // Zero if no request fits into a transaction anyway.
+        let znodes_max = self.store.store().limits().transact_items_max / BATCH_ZNODES_PART;
         let fills_transaction =
-            self.writer.distributor.is_some() && batch.znodes() * BATCH_ZNODES_PART > items_max;
+            self.writer.distributor.is_some() && znodes_max > 0 && batch.znodes() > znodes_max;
         fills_transaction || batch.bytes_len * BATCH_BYTES_PART > self.item_bytes_max()
     }
 
