@@ -278,11 +278,7 @@ impl<'decided> Working<'_, 'decided> {
         let time_ms = request.decided.time_ms;
         let node = Node::created(request.zxid, time_ms, owner, data, acl.clone());
         let stat = node.stat;
-        // A znode that its slot has put already is there only when the slot is computed again.
-        let before = match self.recent {
-            Some(_) => None,
-            None => self.node(path).await?,
-        };
+        let before = self.node(path).await?;
         self.replace(path.into(), before.as_ref(), Some(node));
         self.limits_changed(path).await?;
         self.begin_statistics(request.zxid, path).await?;
