@@ -175,9 +175,9 @@ impl Parts {
                     && current.end + FIRST_RECORD_BYTES_MAX <= current.bytes =>
             {
                 let mut current = current;
-                let again = || format!("write segment {} again", current.number);
-                let again = OpenError::io(again());
-                self.spare.open_direct(&mut current).map_err(again)?;
+                let attempted = format!("write the end of segment {} again", current.number);
+                let opened = self.spare.open_direct(&mut current);
+                opened.map_err(OpenError::io(attempted))?;
                 current
             }
             previous => {

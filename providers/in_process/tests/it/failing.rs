@@ -288,21 +288,28 @@ fn an_event_waits_for_an_exception_handler_whose_queue_is_unavailable() {
     });
 }
 
-/// N2: each delay is twice as long as the one before, up to half a minute.
-#[test]
-fn a_failed_event_waits_longer_before_each_attempt() {
+/// Asserts that an event that always fails waits twice as long before each of its 12 repeats, up to
+/// `longest`.
+fn waits_up_to(longest: Duration, options: FunctionOptions) {
     simulated::run(async {
         let world = World::new(1);
         let functions = Functions::new(world.queue());
         let code = Noting::new(&world, fails);
-        define(&functions, &code, 13);
+        functions.register(Definition {
+            name: "works".into(),
+            options: FunctionOptions {
+                attempts_max: 13,
+                ..options
+            },
+            handler: code.clone(),
+        });
         one_event(&functions).await;
         world.clock().sleep(LONG).await;
         let ran: Vec<Monotonic> = code.seen().into_iter().map(|(at, _)| at).collect();
         let waited: Vec<Duration> = ran.windows(2).map(|two| two[1].since(two[0])).collect();
         assert_eq!(waited.len(), 12);
         for (doublings, waited) in waited.into_iter().enumerate() {
-            let least = Duration::from_millis((50 << doublings).min(30_000));
+            let least = Duration::from_millis(50 << doublings).min(longest);
             assert!(
                 waited >= least && waited < least * 2,
                 "{waited:?} after attempt {}",
@@ -312,38 +319,25 @@ fn a_failed_event_waits_longer_before_each_attempt() {
     });
 }
 
+/// N2: each delay is twice as long as the one before, up to half a minute.
+#[test]
+fn a_failed_event_waits_longer_before_each_attempt() {
+    let options = FunctionOptions {
+        exception_handler: Some("told".to_owned()),
+        ..FunctionOptions::default()
+    };
+    waits_up_to(Duration::from_secs(30), options);
+}
+
 /// N2: a function may bound its delays, and a message that always fails then keeps that pace.
 #[test]
 fn a_function_bounds_the_delay_before_the_next_attempt() {
-    const LONGEST: Duration = Duration::from_secs(1);
-    simulated::run(async {
-        let world = World::new(1);
-        let functions = Functions::new(world.queue());
-        let code = Noting::new(&world, fails);
-        let options = FunctionOptions {
-            attempts_max: 13,
-            retry_delay_max: LONGEST,
-            ..FunctionOptions::default()
-        };
-        functions.register(Definition {
-            name: "works".into(),
-            options,
-            handler: code.clone(),
-        });
-        one_event(&functions).await;
-        world.clock().sleep(LONG).await;
-        let ran: Vec<Monotonic> = code.seen().into_iter().map(|(at, _)| at).collect();
-        let waited: Vec<Duration> = ran.windows(2).map(|two| two[1].since(two[0])).collect();
-        assert_eq!(waited.len(), 12);
-        for (doublings, waited) in waited.into_iter().enumerate() {
-            let least = Duration::from_millis(50 << doublings).min(LONGEST);
-            assert!(
-                waited >= least && waited < least * 2,
-                "{waited:?} after attempt {}",
-                doublings + 1
-            );
-        }
-    });
+    let retry_delay_max = Duration::from_secs(1);
+    let options = FunctionOptions {
+        retry_delay_max,
+        ..FunctionOptions::default()
+    };
+    waits_up_to(retry_delay_max, options);
 }
 
 /// N2, Q3.
