@@ -136,10 +136,21 @@ common.ZookeeperCluster = Cluster
 sys.modules["kazoo.testing.common"] = common
 
 
+# They wait 5 s for a connection to a server that starts. kazoo gives up one without an answer after 10 s.
+OF_STARTING_ZOOKEEPERS = [
+    f"{place}::test_request_queuing_session_{end}"
+    for place in ["test_client.py::TestClient", "test_gevent_handler.py::TestGeventClient", "test_eventlet_handler.py::TestEventletClient"]
+    for end in ["recovered", "expired"]
+]
+
+
 def excluded():
     """The tests to leave out, each with its reason."""
     pairs = [line.split(": ", 1) for line in (HERE / "kazoo_excluded.txt").read_text().splitlines() if line[:1] not in ("", "#")]
-    return dict(pairs)
+    reasons = dict(pairs)
+    if os.environ.get("LANDFAST_TEST_ZOOKEEPER"):
+        reasons.update(dict.fromkeys(OF_STARTING_ZOOKEEPERS, "ZooKeeper 3.9.5 may leave a connection unanswered while it starts"))
+    return reasons
 
 
 def pytest_collection_modifyitems(items):
