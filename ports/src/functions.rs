@@ -13,9 +13,9 @@
 //!   same event before need not receive it again. The event is then kept with those that have no
 //!   handler.
 //! - **N3** A queue trigger runs at most one invocation per message group at a time. The invocation
-//!   receives messages in order, and the name of their queue. Messages that it completed are
-//!   acknowledged, and the rest is delivered again. A message that it declares
-//!   [hopeless](Failure::hopeless) is given up at once (Q11).
+//!   receives the name of the queue and messages of one group in order, or of several groups, one
+//!   group after the other. Messages that it completed are acknowledged, and the rest is delivered
+//!   again. A message that it declares [hopeless](Failure::hopeless) is given up at once (Q11).
 //! - **N4** An armed timer fires about once per period until disarmed. After
 //!   [`Functions::disarm_timer`] returned no new invocation starts, even if one was about to.
 //!   Arming an armed timer changes only its period.
@@ -222,8 +222,12 @@ pub struct QueueTrigger {
     pub queue: String,
     /// The function that receives its messages.
     pub function: String,
-    /// The most messages given to one invocation.
+    /// The most messages of a group given to one invocation.
     pub batch_messages_max: usize,
+    /// The most groups whose messages are given to one invocation. If it fails, every group that it
+    /// did not complete has one failure more. A group that was delivered before has an invocation
+    /// of its own, so that a message which always fails delays no other group.
+    pub groups_max: usize,
 }
 
 /// The limits of a provider's functions.

@@ -91,6 +91,14 @@ pub struct Handle {
     pub incarnation: Incarnation,
 }
 
+impl Handle {
+    /// The first handle of each group, of handles in which those of a group follow each other.
+    pub fn first_of_groups(handles: &[Self]) -> impl Iterator<Item = &Self> {
+        let groups = handles.chunk_by(|one, other| one.group == other.group);
+        groups.filter_map(|group| group.first())
+    }
+}
+
 /// A message given to a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {

@@ -176,6 +176,7 @@ fn queues_and_functions_count_requests_and_runs() {
             queue: queue_name,
             function,
             batch_messages_max: 10,
+            groups_max: 1,
         };
         functions.arm_queue(trigger).await.expect("calm");
         world.clock().sleep(std::time::Duration::from_secs(5)).await;

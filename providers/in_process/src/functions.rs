@@ -269,6 +269,7 @@ impl Inner {
             queue: event_queue(function),
             function: function.to_owned(),
             batch_messages_max: 1,
+            groups_max: 1,
         };
         self.arm(trigger, MessageKind::Events);
     }

@@ -59,6 +59,8 @@ pub enum Broken {
     QueuesOutputsWithoutBound,
     /// C-6: requests of replaced connections are decided.
     AcceptsOldAttaches,
+    /// C-6: a decision for several sessions checks the row of the first one alone.
+    ChecksOneRow,
     /// C-6: a writer decides by the row that it left, although others have changed the row since.
     TrustsOutdatedRows,
     /// C-6: the connection registered last acts for a session, even if another attached later.

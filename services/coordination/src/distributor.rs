@@ -44,7 +44,7 @@ use ports::{ErrorKind, Event, Handler, Result, functions::Failure, queue::Delive
 use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::Mutex;
 
-pub(crate) use self::direct::{Direct, Directly};
+pub(crate) use self::direct::{Direct, Directly, RowDecision};
 use self::{
     numbering::{Numbered, Sums},
     order::{Applied, Arrived, Ordered},

@@ -49,9 +49,13 @@ const INVOCATION_TIMEOUT: Duration = Duration::from_secs(20);
 /// fails costs one attempt per second.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// The most messages of requests that one invocation of the writer receives, so that it handles at
-/// most 256 requests and ends long before its timeout.
+/// The most messages of requests that one invocation of the writer receives of a session, so that
+/// it handles at most 256 of them and ends long before its timeout.
 const REQUEST_MESSAGES_MAX: usize = 256 / queue_names::MESSAGE_RECORDS_MAX;
+
+/// The most sessions whose requests one invocation of the writer receives, where it can decide them
+/// together.
+const SESSIONS_TOGETHER_MAX: usize = 16;
 
 /// Size of a znode's item beyond its request: key, names and Stat, with a reserve for later fields.
 /// In bytes.
@@ -117,16 +121,23 @@ impl Service {
             } = &self.env.parts;
             self.create_built_in_znodes().await?;
             let most = queues.limits().batch_messages_max;
-            for (queue, function, batch_messages_max) in [
+            let sessions_max = if self.env.config.applies_directly {
+                SESSIONS_TOGETHER_MAX
+            } else {
+                1
+            };
+            for (queue, function, batch_messages_max, groups_max) in [
                 (
                     queue_names::REQUEST_QUEUE,
                     queue_names::WRITER,
                     most.min(REQUEST_MESSAGES_MAX),
+                    sessions_max,
                 ),
                 (
                     queue_names::DISTRIBUTOR_QUEUE,
                     queue_names::DISTRIBUTOR,
                     most,
+                    1,
                 ),
             ] {
                 // Order matters more than progress: a failing message stays in place and is retried
@@ -143,6 +154,7 @@ impl Service {
                     queue: queue.into(),
                     function: function.into(),
                     batch_messages_max,
+                    groups_max,
                 };
                 functions.arm_queue(trigger).await?;
             }

@@ -1,8 +1,8 @@
 //! The writer: validates a session's requests in order, and decides them in the session's row.
 //!
 //! An event function, triggered by the session's group of the request queue. One invocation runs
-//! per session at a time, and many sessions run in parallel. It works on batches of waiting
-//! requests (`faaskeeper.txt`, algorithm 1, made crash-safe by C-1 to C-3):
+//! per session at a time, for one session or several, and many sessions run in parallel. It works
+//! on batches of waiting requests (`faaskeeper.txt`, algorithm 1, made crash-safe by C-1 to C-3):
 //!
 //! 1. For each request, lock the znodes that it touches, in path order, and validate ([`plan`],
 //!    [`tree`]).
@@ -15,8 +15,8 @@
 //! Where the store's transactions cross partitions, a writer first tries without locks. It reads
 //! the znodes in step 1, and one transaction does steps 2 and 3. If no other process uses the
 //! store, this transaction also numbers and applies the outcomes ([`crate::distributor`]). They
-//! then enter no outbox, and step 4 is left out. Ends of sessions, and requests that do not fit,
-//! take the steps above.
+//! then enter no outbox, and step 4 is left out. Such a transaction may serve several sessions
+//! ([`together`]). Ends of sessions, and requests that do not fit, take the steps above.
 //!
 //! A writer may die between any two steps. Before step 2 it leaves locks of an undecided request.
 //! Its successor, or any writer that meets a lock, fences that request out. From step 2 on, the
@@ -35,36 +35,39 @@
 //! other requests, has other causes and may be retried until they are gone.
 
 mod batch;
+mod end;
 mod hard_limits;
 mod outbox;
 mod own_rows;
 mod plan;
+mod together;
 mod tree;
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use ports::{Event, Handler, Result, functions::Failure, queue::Delivery};
 
 pub(crate) use self::outbox::{finish, finish_or_skip};
 use self::{
     batch::{Batch, Known, PlanError},
-    own_rows::OwnRows,
-    plan::{Plan, Planned},
+    end::CLOSE_EPHEMERALS_MAX,
+    own_rows::{KeptRow, OwnRows},
+    plan::Plan,
     tree::Asked,
 };
 use crate::{
     Error,
     broken::Broken,
     dependency::TrackedStore,
-    distributor::{Directly, Distributor},
+    distributor::{Directly, Distributor, RowDecision},
     environment::{Environment, Parts},
     model::SessionId,
     queue_names,
-    records::{Effect, Operation, Submitted, decode},
+    records::{Operation, Submitted, decode},
     storage::{
-        ephemerals,
         node::Locking,
         session::{self, Row, State, Together, Transition},
         user_store::UserStore,
@@ -85,19 +88,6 @@ const BATCH_ZNODES_PART: usize = 4;
 /// A multi, or a part of a session's end, takes at most the largest item divided by this, as a
 /// decision and as an entry of a slot. A slot ends once it has half of that item.
 const DECISION_BYTES_PART: usize = 3;
-
-/// The paths of the ephemerals that one decision deletes take at most the largest item divided by
-/// this. The other data per path is a few times as long.
-const CLOSE_PATHS_PART: usize = 10;
-
-/// The most ephemerals that one decision deletes. The distributor applies them together, at about
-/// 40 us each. Meanwhile the requests of other clients wait, and so do creates under the same
-/// parents.
-const CLOSE_EPHEMERALS_MAX: usize = 1000;
-
-/// The first and the last wait for the previous part of an end to be applied.
-const PART_APPLIED_WAITS: RangeInclusive<Duration> =
-    Duration::from_millis(2)..=Duration::from_secs(1);
 
 /// From this delivery on, the planning of a request is noted before it begins and after it ends,
 /// because it may be the planning that fails or kills its writers. Earlier deliveries save these
@@ -150,59 +140,86 @@ impl Writer {
 
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<(), Failure> {
         let (received, undecodable) = received(deliveries);
-        let undecodable = undecodable.map_or(Ok(()), |(message, error)| {
-            Err(Failure::after(message, error.to_string()))
+        let session = |received: &Received| received.submitted.session;
+        let sessions = received.chunk_by(|one, other| session(one) == session(other));
+        let sessions: Vec<&[Received]> = sessions.collect();
+        let is_shared = sessions.len() > 1;
+        let mut begun = self.decide_together(&sessions).await?;
+        // Side by side, so that none waits for another one's locks or failure.
+        let handled = sessions.into_iter().map(|received| {
+            let begun = begun.remove(&session(&received[0]));
+            self.handle_session(received, begun, is_shared)
         });
-        let Some(first) = received.first() else {
-            return undecodable;
-        };
-        let session = first.submitted.session;
-        let mut store = self.env.system();
-        if self.env.breaks(Broken::DecidesUnderLostLocks) {
-            store = store.untracked();
+        let handled = join_all(handled).await;
+        handled.into_iter().collect::<Result<(), Failure>>()?;
+        undecodable.map_or(Ok(()), |(message, error)| {
+            Err(Failure::after(message, error.to_string()))
+        })
+    }
+
+    /// Handles requests of one session. If the work on it has begun, so many of them are finished.
+    async fn handle_session(
+        &self,
+        received: &[Received],
+        begun: Option<(Turn<'_>, usize)>,
+        is_shared: bool,
+    ) -> Result<(), Failure> {
+        if let Some((turn, done)) = begun {
+            return turn.handle(&received[done..]).await;
         }
-        let Some(row) = self.take_over(&mut store, session, &received).await? else {
+        let turn = self.begin_turn(received).await;
+        match turn.map_err(|error| received[0].failed(&error))? {
+            Some(mut turn) => {
+                turn.is_shared = is_shared;
+                turn.handle(received).await
+            }
             // The session has ended and all its requests are applied, so no client waits for these.
-            return Ok(());
+            None => Ok(()),
+        }
+    }
+
+    /// Begins the work on requests of one session. None if the session has ended.
+    async fn begin_turn(&self, received: &[Received]) -> Result<Option<Turn<'_>>> {
+        let session = received[0].submitted.session;
+        let mut store = self.store();
+        let Some(row) = self.take_over(&mut store, session, received).await? else {
+            return Ok(None);
         };
-        let redelivered = deliveries
-            .iter()
-            .any(|delivery| delivery.handle.attempt > 1);
-        let mut turn = Turn {
-            writer: self,
-            session,
-            row,
-            store,
-            ephemerals_max: CLOSE_EPHEMERALS_MAX,
-            conflicts: 0,
-        };
-        // No client sends requests in an ended session. Only the heartbeat does, to finish the
-        // session's end.
+        let mut turn = self.turn(row, store);
+        let redelivered = is_redelivered(received);
         if redelivered
             && let Some(distributor) = &self.distributor
             && !self.env.breaks(Broken::AnnouncesOnce)
         {
             distributor.announce_again().await?;
         }
+        // No client sends requests in an ended session. Only the heartbeat does, to finish the
+        // session's end.
         if redelivered || turn.row.state == State::Closed {
             finish(&mut turn.store, &*self.env.parts.queue, &turn.row).await?;
         }
-        let mut rest = received.as_slice();
-        while let Some(next) = rest.first() {
-            // Any of these may have caused an earlier failure. Deciding them one by one isolates
-            // it.
-            let most = if redelivered { 1 } else { BATCH_REQUESTS_MAX };
-            match turn.decide_some(rest, most).await {
-                Ok(count) => rest = &rest[count..],
-                Err(error) => return Err(Failure::after(next.message, error.to_string())),
-            }
+        Ok(Some(turn))
+    }
+
+    fn turn(&self, row: Row, store: TrackedStore) -> Turn<'_> {
+        Turn {
+            writer: self,
+            session: row.session,
+            row,
+            store,
+            ephemerals_max: CLOSE_EPHEMERALS_MAX,
+            conflicts: 0,
+            is_shared: false,
         }
-        if let Some(own_rows) = &self.own_rows
-            && undecodable.is_ok()
-        {
-            own_rows.keep(turn.row, turn.store.point());
+    }
+
+    fn store(&self) -> TrackedStore {
+        let store = self.env.system();
+        if self.env.breaks(Broken::DecidesUnderLostLocks) {
+            store.untracked()
+        } else {
+            store
         }
-        undecodable
     }
 
     /// Takes over a session, by raising its fence unless this process wrote its row last. None if
@@ -213,10 +230,7 @@ impl Writer {
         session: SessionId,
         received: &[Received],
     ) -> Result<Option<Row>> {
-        let own_rows = self.own_rows.as_ref();
-        if let Some((row, point)) =
-            own_rows.and_then(|rows| rows.take(&self.env, session, received))
-        {
+        if let Some((row, point)) = self.own_row(session, received) {
             store.observe(point)?;
             return Ok(Some(row));
         }
@@ -224,6 +238,23 @@ impl Writer {
             Transition::Done(row) => Some(row),
             Transition::Refused(_) => None,
         })
+    }
+
+    /// Whether a row has no room for more than a few such batches, or one transaction none for the
+    /// next request.
+    fn is_large(&self, batch: &Batch<'_>) -> bool {
+        let limits = batch.store.store().limits();
+        // Zero if no request fits into a transaction anyway.
+        let znodes_max = limits.transact_items_max / BATCH_ZNODES_PART;
+        let fills_transaction =
+            self.distributor.is_some() && znodes_max > 0 && batch.znodes() > znodes_max;
+        fills_transaction || batch.bytes_len * BATCH_BYTES_PART > limits.item_bytes_max
+    }
+
+    /// The row of a session, if this process wrote it last and it serves these requests.
+    fn own_row(&self, session: SessionId, received: &[Received]) -> Option<KeptRow> {
+        let own_rows = self.own_rows.as_ref()?;
+        own_rows.take(&self.env, session, received)
     }
 }
 
@@ -234,6 +265,22 @@ struct Received {
     /// The delivery attempt of its message.
     attempt: u32,
     submitted: Submitted,
+}
+
+impl Received {
+    /// Everything before this request is done.
+    fn failed(&self, error: &ports::Error) -> Failure {
+        Failure::after(self.message, error.to_string())
+    }
+}
+
+fn is_end(submitted: &Submitted) -> bool {
+    matches!(submitted.operation, Operation::Close | Operation::Expire)
+}
+
+/// Whether any of these requests may have been decided before.
+fn is_redelivered(received: &[Received]) -> bool {
+    received.iter().any(|received| received.attempt > 1)
 }
 
 /// The requests in these messages, up to the first that does not decode, and the place of its
@@ -276,9 +323,31 @@ struct Turn<'writer> {
     ephemerals_max: usize,
     /// How many batches in a row failed without locks.
     conflicts: u32,
+    /// Whether its invocation has requests of other sessions, which would wait for a long end.
+    is_shared: bool,
 }
 
 impl<'writer> Turn<'writer> {
+    /// Decides all of `received`, and leaves the row to the session's next writer.
+    async fn handle(mut self, received: &[Received]) -> Result<(), Failure> {
+        // Any of them may have caused an earlier failure. Deciding them one by one isolates it.
+        let most = if is_redelivered(received) {
+            1
+        } else {
+            BATCH_REQUESTS_MAX
+        };
+        let mut rest = received;
+        while let Some(next) = rest.first() {
+            let decided = self.decide_some(rest, most).await;
+            let count = decided.map_err(|error| next.failed(&error))?;
+            rest = &rest[count..];
+        }
+        if let Some(own_rows) = &self.writer.own_rows {
+            own_rows.keep(self.row, self.store.point());
+        }
+        Ok(())
+    }
+
     /// Decides as many of `received` together as possible, at most `most`. Returns how many are
     /// finished. Returns zero if the row has changed and they must be checked again.
     async fn decide_some(&mut self, received: &[Received], most: usize) -> Result<usize> {
@@ -294,7 +363,7 @@ impl<'writer> Turn<'writer> {
                 done += 1;
                 continue;
             }
-            let is_end = matches!(submitted.operation, Operation::Close | Operation::Expire);
+            let is_end = is_end(submitted);
             if is_end && !batch.is_empty() {
                 break;
             }
@@ -331,7 +400,7 @@ impl<'writer> Turn<'writer> {
             }
             batch.add(submitted, self.now_ms(), outcome);
             done += 1;
-            if is_end || batch.len() >= most || self.is_large(&batch) {
+            if is_end || batch.len() >= most || self.writer.is_large(&batch) {
                 break;
             }
         }
@@ -340,16 +409,6 @@ impl<'writer> Turn<'writer> {
         }
         self.conflicts = 0;
         Ok(done)
-    }
-
-    /// Whether a row has no room for more than a few such batches, or one transaction none for the
-    /// next request.
-    fn is_large(&self, batch: &Batch<'_>) -> bool {
-        // Zero if no request fits into a transaction anyway.
-        let znodes_max = self.store.store().limits().transact_items_max / BATCH_ZNODES_PART;
-        let fills_transaction =
-            self.writer.distributor.is_some() && znodes_max > 0 && batch.znodes() > znodes_max;
-        fills_transaction || batch.bytes_len * BATCH_BYTES_PART > self.item_bytes_max()
     }
 
     /// How many batches in a row may fail without locks before one takes them. The first one may have
@@ -504,9 +563,13 @@ impl<'writer> Turn<'writer> {
             && batch.may_be_direct()
             && let Some(distributor) = &self.writer.distributor
         {
-            match batch.apply_directly(distributor, &self.row).await? {
-                Directly::Applied(row, point) => {
-                    self.row = row;
+            let after = self.row.after_applied(batch.len(), batch.request);
+            let row = &self.row;
+            let rows = [RowDecision { row, after }];
+            match batch.apply_directly(distributor, &rows).await? {
+                Directly::Applied(point) => {
+                    let [RowDecision { after, .. }] = rows;
+                    self.row = after;
                     batch.store.observe(point)?;
                     (_, self.store) = batch.install().await?;
                     return Ok(true);
@@ -571,98 +634,6 @@ impl<'writer> Turn<'writer> {
         let functions = &self.writer.env.parts.functions;
         let payload_bytes_max = functions.limits().payload_bytes_max;
         self.item_bytes_max().min(payload_bytes_max) / DECISION_BYTES_PART
-    }
-
-    /// Whether an end is too large because of its znodes' ACLs. Then the next attempt takes half as
-    /// many ephemerals.
-    fn must_be_halved(&mut self, planned: &Planned, batch: &Batch<'_>) -> bool {
-        let count = planned.0.ended().min(self.ephemerals_max);
-        let is_too_large = count > 1 && batch.is_too_large(planned, self.decision_bytes_max());
-        if is_too_large {
-            self.ephemerals_max = count / 2;
-        }
-        is_too_large
-    }
-
-    /// If a session's ephemerals do not fit into one decision, deletes some of them before the
-    /// session ends. Returns true if it did so, or if the row has changed.
-    ///
-    /// The session moves to closing before its first ephemeral is deleted. An end that has begun is
-    /// final, as in ZooKeeper, where a closing session accepts no connection. Otherwise another
-    /// connection could resume the session with only part of its ephemerals.
-    async fn end_in_parts(&mut self, submitted: &Submitted) -> Result<bool> {
-        self.wait_for_part().await?;
-        let some = self.ephemerals_max + 1;
-        let all = ephemerals::first(&mut self.store, self.session, some).await?;
-        let bytes_max = self.item_bytes_max() / CLOSE_PATHS_PART;
-        let mut bytes = 0;
-        let fits = |path: &&String| {
-            let is_first = bytes == 0;
-            bytes += path.len();
-            is_first || bytes <= bytes_max
-        };
-        let part: Vec<String> = all
-            .iter()
-            .take(self.ephemerals_max)
-            .take_while(fits)
-            .cloned()
-            .collect();
-        if part.len() == all.len() {
-            return Ok(false);
-        }
-        if self.row.state == State::Open && !self.writer.env.breaks(Broken::EndsOpenSessions) {
-            // From now on only the session's end is decided.
-            match session::begin_closing(&mut self.store, &self.row).await? {
-                Transition::Done(row) => self.row = row,
-                Transition::Refused(row) => self.refused(row)?,
-            }
-            return Ok(true);
-        }
-        let mut batch = self.batch();
-        let (paths, touched) = match plan::end(self.session, part.clone(), &mut batch).await {
-            Ok(planned) => planned,
-            Err(PlanError::Failed(error)) => return Err(error),
-            Err(unplanned) => {
-                unreachable!("{unplanned:?}: a batch without requests waits for its locks")
-            }
-        };
-        let planned = (Effect::Delete { paths }, touched);
-        if self.must_be_halved(&planned, &batch) {
-            self.store = batch.release().await?;
-            return Ok(true);
-        }
-        let unnumbered = Submitted {
-            request: 0,
-            ..submitted.clone()
-        };
-        batch.add(&unnumbered, self.now_ms(), Ok(planned));
-        if self.commit(batch).await? {
-            for path in &part {
-                // Some entries named no znode of this session. The session is closing and creates
-                // no more.
-                ephemerals::discard(&mut self.store, self.session, path).await?;
-            }
-        }
-        Ok(true)
-    }
-
-    /// Waits until the previous part of the end is applied, so that requests that other sessions
-    /// decided meanwhile precede the next part. Otherwise a large end would fill the distributor's
-    /// queue as one block. If the distributor is delayed, the end continues after a while.
-    async fn wait_for_part(&mut self) -> Result<()> {
-        if self.row.state != State::Closing || self.writer.env.breaks(Broken::EndsInOneGo) {
-            return Ok(());
-        }
-        let mut wait = *PART_APPLIED_WAITS.start();
-        while self.row.applied < self.row.sequence && wait <= *PART_APPLIED_WAITS.end() {
-            self.writer.env.parts.clock.sleep(wait).await;
-            wait *= 2;
-            match session::get(&mut self.store, self.session).await? {
-                Some(row) if row.fence == self.row.fence => self.row = row,
-                row => return self.refused(row),
-            }
-        }
-        Ok(())
     }
 
     /// An empty batch of requests after the decided ones.

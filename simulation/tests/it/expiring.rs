@@ -324,6 +324,7 @@ async fn requests_behind_a_stopped_writer(checks: u32, mutant: Option<Broken>) -
         queue: queue_names::REQUEST_QUEUE.into(),
         function: queue_names::WRITER.into(),
         batch_messages_max: 10,
+        groups_max: 1,
     };
     functions.arm_queue(trigger).await.expect("a calm world");
     wait(&world, &mut client, CHECK_PERIOD).await;

@@ -94,6 +94,7 @@ pub(super) async fn nothing_is_taken_for_a_function_before_it_has_room(subject: 
         queue: "waiting".into(),
         function: "full".into(),
         batch_messages_max: 1,
+        groups_max: 1,
     };
     subject
         .functions

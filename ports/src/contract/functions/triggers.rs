@@ -34,11 +34,23 @@ impl Subject {
     }
 
     async fn arm(&self, queue: &str, function: &str, batch_messages_max: usize) {
+        self.arm_groups(queue, function, batch_messages_max, 1)
+            .await;
+    }
+
+    async fn arm_groups(
+        &self,
+        queue: &str,
+        function: &str,
+        batch_messages_max: usize,
+        groups_max: usize,
+    ) {
         let (queue, function) = (queue.to_owned(), function.to_owned());
         let trigger = QueueTrigger {
             queue,
             function,
             batch_messages_max,
+            groups_max,
         };
         self.functions
             .arm_queue(trigger)
@@ -498,4 +510,122 @@ pub(super) async fn an_invocation_finishes_although_its_trigger_is_disarmed(subj
         [["1"], ["2"]]
     );
     assert_eq!(begun.all(), [["1"], ["2"]], "each was begun once");
+}
+
+/// Defines a function that notes the messages of each invocation as `group:body`, after the
+/// invocation called `judge` with them, and arms it with up to three groups.
+async fn arm_for_groups(
+    subject: &Subject,
+    queue: &str,
+    judge: impl Fn(&[String]) -> Result<(), Failure> + Send + Sync + 'static,
+) -> Notes<Vec<String>> {
+    let notes = Notes::new();
+    let noted = notes.clone();
+    // Only a release brings messages back.
+    let options = FunctionOptions {
+        timeout: FOR_EVER,
+        ..FunctionOptions::default()
+    };
+    subject.define("of-groups", options, move |event| {
+        let named = |delivery: &Delivery| {
+            let group = text(&delivery.handle.group);
+            format!("{group}:{}", text(&delivery.body))
+        };
+        let messages: Vec<String> = deliveries(event).iter().map(named).collect();
+        let judged = judge(&messages);
+        noted.add(messages);
+        async { judged.map(|()| Bytes::new()) }
+    });
+    subject.queue(queue, 100, OnFailure::Block).await;
+    for group in ["a", "b", "c", "d"] {
+        subject.send(queue, group, &["1", "2"]).await;
+    }
+    subject.arm_groups(queue, "of-groups", 10, 3).await;
+    notes
+}
+
+fn group_of(message: &str) -> &str {
+    &message[..1]
+}
+
+/// N3.
+pub(super) async fn an_invocation_receives_messages_of_several_groups(subject: Subject) {
+    let notes = arm_for_groups(&subject, "together", |_| Ok(())).await;
+    let all = eventually(&*subject.clock, "every message", async || {
+        Some(notes.all()).filter(|noted| noted.concat().len() >= 8)
+    })
+    .await;
+    let is_group = |messages: &&[String]| {
+        let group = group_of(&messages[0]);
+        **messages == [format!("{group}:1"), format!("{group}:2")]
+    };
+    let mut groups_max = 0;
+    for messages in &all {
+        let groups = messages.chunk_by(|one, other| group_of(one) == group_of(other));
+        assert!(groups.clone().all(|group| is_group(&group)), "{all:?}");
+        groups_max = groups_max.max(groups.count());
+    }
+    assert!((2..=3).contains(&groups_max), "{all:?}");
+    assert_eq!(all.concat().len(), 8, "each comes once: {all:?}");
+}
+
+/// N3.
+pub(super) async fn all_groups_after_a_failed_message_come_again(subject: Subject) {
+    let is_first = AtomicBool::new(true);
+    let notes = arm_for_groups(&subject, "halved", move |_| {
+        if is_first.swap(false, Ordering::SeqCst) {
+            return Err(Failure::after(1, "only the first message is done"));
+        }
+        Ok(())
+    })
+    .await;
+    let all = eventually(&*subject.clock, "every message", async || {
+        let noted = notes.all();
+        let first = noted.first().map_or(0, Vec::len);
+        Some(noted).filter(|noted| noted.concat().len() >= first + 7)
+    })
+    .await;
+    let (first, rest) = all.split_first().expect("some came");
+    assert!(first.len() > 2, "of one group: {all:?}");
+    let mut rest = rest.concat();
+    rest.sort_unstable();
+    let mut due: Vec<String> = ["a", "b", "c", "d"]
+        .iter()
+        .flat_map(|group| [format!("{group}:1"), format!("{group}:2")])
+        .filter(|message| *message != first[0])
+        .collect();
+    due.sort_unstable();
+    assert_eq!(rest, due, "after {first:?}");
+}
+
+/// N3: after its first failure it is alone.
+pub(super) async fn a_group_that_always_fails_delays_no_other(subject: Subject) {
+    let notes = arm_for_groups(&subject, "poisoned", |messages| {
+        let place = messages.iter().position(|message| group_of(message) == "a");
+        place.map_or(Ok(()), |place| {
+            Err(Failure::after(place, "it always fails"))
+        })
+    })
+    .await;
+    let is_of_a = |message: &String| group_of(message) == "a";
+    let all = eventually(
+        &*subject.clock,
+        "the others, and several failures",
+        async || {
+            let noted = notes.all();
+            let done = noted
+                .iter()
+                .filter(|messages| !messages.iter().any(is_of_a));
+            let done: usize = done.map(Vec::len).sum();
+            let failures = noted.iter().filter(|messages| messages.iter().any(is_of_a));
+            (done >= 6 && failures.count() >= 4).then_some(noted)
+        },
+    )
+    .await;
+    let mut failures = all.iter().filter(|messages| messages.iter().any(is_of_a));
+    failures.next();
+    assert!(
+        failures.all(|messages| messages.iter().all(is_of_a)),
+        "{all:?}"
+    );
 }

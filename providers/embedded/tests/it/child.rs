@@ -188,6 +188,7 @@ async fn idle(store: &Embedded) {
         queue: QUEUE.to_owned(),
         function: "takes".to_owned(),
         batch_messages_max: 10,
+        groups_max: 1,
     };
     functions
         .arm_queue(trigger)

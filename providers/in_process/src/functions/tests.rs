@@ -134,6 +134,7 @@ fn a_busy_trigger_has_a_thread_until_it_is_calm() {
             queue: "work".into(),
             function: "works".into(),
             batch_messages_max: 1,
+            groups_max: 1,
         };
         let armed = functions.arm_queue(trigger).await;
         armed.expect("the trigger is armed");

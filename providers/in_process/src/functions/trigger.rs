@@ -1,9 +1,10 @@
 //! Queue triggers: one task that receives messages and drives the invocations that they start (N3).
 //!
-//! Invocations of different groups run side by side within the task. The queue delivers no second
-//! batch of a group during the first one, because its messages are hidden. They stay hidden a
-//! little longer than the function may run. Where another process must take over soon after this
-//! one dies, they are hidden for a short time, which is extended repeatedly.
+//! Invocations of different groups run side by side within the task, and one may have messages of
+//! several groups. The queue delivers no second batch of a group during the first one, because its
+//! messages are hidden. They stay hidden a little longer than the function may run. Where another
+//! process must take over soon after this one dies, they are hidden for a short time, which is
+//! extended repeatedly.
 //!
 //! A batch of messages is not interrupted between two calls that need no wait. Its messages count
 //! against the task's budget afterwards, so that other tasks run between batches.
@@ -14,6 +15,7 @@
 use std::{
     future::Future,
     pin::Pin,
+    slice,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -23,7 +25,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::{
+    FutureExt,
+    stream::{FuturesUnordered, StreamExt},
+};
 use ports::{
     ErrorKind, Result,
     functions::{Definition, Event, Failure, Permit, QueueTrigger},
@@ -186,10 +191,18 @@ enum Progress {
     Ready,
     /// The function has capacity for them.
     Permit(Permit),
-    /// The received messages, perhaps none, and the capacity for them.
-    Batch(Permit, Vec<Delivery>),
+    /// The received messages, perhaps none.
+    Batches(Vec<Batch>),
     /// The queue failed, and the pause is over.
     Failed,
+}
+
+/// The messages of an invocation, and the function's capacity for it.
+struct Batch(Permit, Vec<Delivery>);
+
+/// Whether these messages of a group were delivered before.
+fn is_retried(group: &[Delivery]) -> bool {
+    group.first().is_some_and(|first| first.handle.attempt > 1)
 }
 
 impl<'task> Step<'task> {
@@ -230,9 +243,15 @@ impl<'task> Task<'task> {
         match progress {
             Progress::Ready => self.ask_for_room(),
             Progress::Permit(permit) => self.receive(permit),
-            Progress::Batch(_, deliveries) if deliveries.is_empty() => self.wait(),
-            Progress::Batch(permit, deliveries) => {
-                running.push(self.start(permit, deliveries));
+            Progress::Batches(batches) => {
+                let batches = batches.into_iter().filter(|batch| !batch.1.is_empty());
+                let before = running.len();
+                running.extend(
+                    batches.map(|Batch(permit, deliveries)| self.start(permit, deliveries)),
+                );
+                if running.len() == before {
+                    return self.wait();
+                }
                 self.ask_for_room()
             }
             Progress::Failed => self.wait(),
@@ -254,24 +273,52 @@ impl<'task> Task<'task> {
         Step::new(false, future)
     }
 
-    /// Receives the messages of one group, if one is available.
+    /// Receives messages, if some are available.
     fn receive(self, permit: Permit) -> Step<'task> {
         let future = async move {
-            let hidden = match self.registry.visibility {
-                Visibility::BeyondTimeout => self.definition().options.timeout + VISIBILITY_MARGIN,
-                Visibility::Extended(hidden) => hidden,
-            };
-            let hidden_ms = hidden.as_millis() as u64;
-            let batch = self.trigger.batch_messages_max.max(1);
-            let received = self
-                .registry
-                .queue
-                .receive_hidden(&self.trigger.queue, batch, Some(hidden_ms))
-                .await;
-            self.or_pause(received.map(|deliveries| Progress::Batch(permit, deliveries)))
-                .await
+            let received = self.receive_groups(permit).await;
+            self.or_pause(received.map(Progress::Batches)).await
         };
         Step::new(true, future)
+    }
+
+    /// Receives the messages of the available groups, up to the most for one invocation. A group
+    /// that was delivered before has an invocation of its own, because it may be the one that failed.
+    async fn receive_groups(self, permit: Permit) -> Result<Vec<Batch>> {
+        let first = self.receive_group().await?;
+        let is_shared = !first.is_empty() && !is_retried(&first);
+        let mut batches = vec![Batch(permit, first)];
+        let more = self.trigger.groups_max.saturating_sub(1);
+        for _ in 0..if is_shared { more } else { 0 } {
+            let Some(permit) = self.definition().handler.permit().now_or_never() else {
+                break;
+            };
+            match self.receive_group().await {
+                Ok(next) if is_retried(&next) => {
+                    batches.push(Batch(permit, next));
+                    break;
+                }
+                Ok(next) if !next.is_empty() => batches[0].1.extend(next),
+                // The next step meets an error again.
+                Ok(_) | Err(_) => break,
+            }
+        }
+        Ok(batches)
+    }
+
+    /// Receives the messages of one group, if one is available.
+    async fn receive_group(self) -> Result<Vec<Delivery>> {
+        let hidden = match self.registry.visibility {
+            Visibility::BeyondTimeout => self.definition().options.timeout + VISIBILITY_MARGIN,
+            Visibility::Extended(hidden) => hidden,
+        };
+        let hidden_ms = hidden.as_millis() as u64;
+        let batch = self.trigger.batch_messages_max.max(1);
+        let queue = &self.trigger.queue;
+        self.registry
+            .queue
+            .receive_hidden(queue, batch, Some(hidden_ms))
+            .await
     }
 
     async fn or_pause(self, progress: Result<Progress>) -> Progress {
@@ -299,7 +346,7 @@ impl<'task> Task<'task> {
             .expect("only registered functions are armed, and they stay registered")
     }
 
-    /// One invocation with messages of one group.
+    /// One invocation with messages.
     async fn run_messages(
         self,
         permit: Permit,
@@ -310,9 +357,6 @@ impl<'task> Task<'task> {
             .iter()
             .map(|delivery| delivery.handle.clone())
             .collect();
-        let Some(handle) = handles.first() else {
-            return;
-        };
         let event = Event::Messages {
             queue: self.trigger.queue.clone(),
             deliveries,
@@ -321,7 +365,7 @@ impl<'task> Task<'task> {
         // A batch is short. If it used up the task's budget, it would wait for its next turn with
         // its locks held, and the other groups' batches would wait for these locks.
         let invocation = unconstrained(invocation);
-        let (completed, failure) = match self.run_hidden(handle, invocation).await {
+        let (completed, failure) = match self.run_hidden(&handles, invocation).await {
             Ok(_) => (handles.len(), None),
             Err(failure) => (failure.completed.min(handles.len()), Some(failure)),
         };
@@ -335,19 +379,16 @@ impl<'task> Task<'task> {
         {
             tracing::warn!(%error, queue, "handled messages will be delivered again");
         }
-        match (failure, handles.get(completed)) {
-            (
-                Some(Failure {
-                    is_hopeless: true,
-                    reason,
-                    ..
-                }),
-                Some(handle),
-            ) => {
-                self.give_up(handle, &reason).await;
+        if let Some(failure) = failure {
+            let mut rest = Handle::first_of_groups(&handles[completed..]);
+            if failure.is_hopeless
+                && let Some(handle) = rest.next()
+            {
+                self.give_up(handle, &failure.reason).await;
             }
-            (Some(failure), Some(handle)) => self.release(handle, &failure).await,
-            (None, _) | (_, None) => {}
+            for handle in rest {
+                self.release(handle, &failure).await;
+            }
         }
         for _ in &handles {
             consume_budget().await;
@@ -379,7 +420,7 @@ impl<'task> Task<'task> {
                     let event = envelope.clone().into_event(id.clone());
                     let permit = std::mem::take(&mut permit);
                     let invocation = Invocation::within(permit, Arc::clone(&definition), event);
-                    let ran = self.run_hidden(&handle, invocation).await;
+                    let ran = self.run_hidden(slice::from_ref(&handle), invocation).await;
                     ran.map(drop).map_err(|failure| (failure, envelope))
                 }
                 Err(error) => Err((Failure::from(error), Envelope::Call(body))),
@@ -435,10 +476,10 @@ impl<'task> Task<'task> {
         }
     }
 
-    /// Runs the invocation to its end, with the batch of `handle` hidden from others.
+    /// Runs the invocation to its end, with the messages of `handles` hidden from others.
     async fn run_hidden(
         self,
-        handle: &Handle,
+        handles: &[Handle],
         invocation: impl Future<Output = Result<Bytes, Failure>>,
     ) -> Result<Bytes, Failure> {
         let Visibility::Extended(hidden) = self.registry.visibility else {
@@ -449,8 +490,10 @@ impl<'task> Task<'task> {
                 tokio::time::sleep(hidden / EXTENSIONS_PER_TIMEOUT).await;
                 let queue = &self.trigger.queue;
                 let hidden_ms = hidden.as_millis() as u64;
-                if let Err(error) = self.registry.queue.extend(queue, handle, hidden_ms).await {
-                    tracing::debug!(%error, queue, "the visibility timeout of messages could not be extended; another process may receive them");
+                for handle in Handle::first_of_groups(handles) {
+                    if let Err(error) = self.registry.queue.extend(queue, handle, hidden_ms).await {
+                        tracing::debug!(%error, queue, "the visibility timeout of messages could not be extended; another process may receive them");
+                    }
                 }
             }
         };

@@ -231,6 +231,7 @@ fn messages_whose_function_panics_are_delivered_again() {
             queue: "work".into(),
             function: "works".into(),
             batch_messages_max: 1,
+            groups_max: 1,
         };
         functions
             .arm_queue(trigger)

@@ -95,6 +95,7 @@ fn trigger() -> QueueTrigger {
         queue: "work".into(),
         function: "works".into(),
         batch_messages_max: 1,
+        groups_max: 1,
     }
 }
 

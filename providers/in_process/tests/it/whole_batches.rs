@@ -73,6 +73,7 @@ fn a_batch_that_never_waits_is_not_interrupted_by_another_group() {
             queue: "work".into(),
             function: "calls".into(),
             batch_messages_max: 1,
+            groups_max: 1,
         };
         let armed = functions.arm_queue(trigger).await;
         armed.expect("the trigger is armed");

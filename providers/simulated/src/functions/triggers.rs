@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use ports::{
     Error, Event, Result,
     functions::{Failure, Permit, QueueTrigger},
@@ -36,10 +37,30 @@ const HIDDEN_BEYOND_TIMEOUT: Duration = Duration::from_secs(1);
 /// The source of a consumer's messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
-    /// A queue with a trigger: at most this many messages per invocation.
-    Trigger { batch_messages_max: usize },
+    /// A queue with a trigger: at most this many messages of a group, and this many groups, per
+    /// invocation.
+    Trigger {
+        batch_messages_max: usize,
+        groups_max: usize,
+    },
     /// The events sent to one function, one per invocation.
     Events,
+}
+
+impl Source {
+    /// The most groups in an invocation whose first group is this one.
+    fn groups_max(self, first: &[Delivery]) -> usize {
+        match self {
+            Self::Trigger { groups_max, .. } if !is_retried(first) => groups_max,
+            Self::Trigger { .. } | Self::Events => 1,
+        }
+    }
+}
+
+/// Whether these messages of a group were delivered before. They then have an invocation of their
+/// own.
+fn is_retried(group: &[Delivery]) -> bool {
+    group.first().is_some_and(|first| first.handle.attempt > 1)
 }
 
 impl Shared {
@@ -62,6 +83,7 @@ impl Shared {
         armed.disarm_queue(&trigger.queue);
         let source = Source::Trigger {
             batch_messages_max: trigger.batch_messages_max.max(1),
+            groups_max: trigger.groups_max.max(1),
         };
         let consumer =
             Arc::clone(self).consume(trigger.queue.clone(), trigger.function.clone(), source);
@@ -124,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// Delivers the messages of `queue` to `function`, group by group, until aborted.
+    /// Delivers the messages of `queue` to `function` until aborted.
     pub(super) async fn consume(self: Arc<Self>, queue: String, function: String, source: Source) {
         let permits = Arc::new(Semaphore::new(INVOCATIONS_MAX));
         loop {
@@ -143,7 +165,7 @@ impl Shared {
             };
             // There is no await from here to the spawn, so an abort never strands received
             // messages.
-            let Ok(deliveries) = self.take(&queue, &function, source) else {
+            let Ok(mut deliveries) = self.take(&queue, &function, source) else {
                 continue;
             };
             if deliveries.is_empty() {
@@ -151,24 +173,63 @@ impl Shared {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let taken_in = self.cloud.store().point().incarnation;
-            let (shared, queue, function) = (Arc::clone(&self), queue.clone(), function.clone());
-            tokio::spawn(async move {
-                // A crash in between ended the delivery, so another consumer may have the messages
-                // (N3).
-                if shared.cloud.store().point().incarnation == taken_in {
-                    shared
-                        .deliver(permit, &queue, &function, source, deliveries)
-                        .await;
+            let mut alone = None;
+            for _ in 1..source.groups_max(&deliveries) {
+                let next_permit = match self.definition(&function) {
+                    Some(definition) => definition.handler.permit().now_or_never(),
+                    None => Some(Permit::default()),
+                };
+                let next_slot = Arc::clone(&permits).try_acquire_owned().ok();
+                let (Some(permit), Some(slot)) = (next_permit, next_slot) else {
+                    break;
+                };
+                match self.take(&queue, &function, source) {
+                    Ok(next) if is_retried(&next) => {
+                        alone = Some((permit, slot, next));
+                        break;
+                    }
+                    Ok(next) if !next.is_empty() => deliveries.extend(next),
+                    Ok(_) | Err(_) => break,
                 }
-                drop(slot);
-            });
+            }
+            for (permit, slot, deliveries) in
+                std::iter::once((permit, slot, deliveries)).chain(alone)
+            {
+                let begun =
+                    Arc::clone(&self).begin(permit, (&queue, &function), source, deliveries);
+                tokio::spawn(async move {
+                    begun.await;
+                    drop(slot);
+                });
+            }
+        }
+    }
+
+    /// Runs one invocation with `deliveries`, which were received just now.
+    fn begin(
+        self: Arc<Self>,
+        permit: Permit,
+        (queue, function): (&str, &str),
+        source: Source,
+        deliveries: Vec<Delivery>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let taken_in = self.cloud.store().point().incarnation;
+        let (queue, function) = (queue.to_owned(), function.to_owned());
+        async move {
+            // A crash in between ended the delivery, so another consumer may have the messages
+            // (N3).
+            if self.cloud.store().point().incarnation == taken_in {
+                self.deliver(permit, &queue, &function, source, deliveries)
+                    .await;
+            }
         }
     }
 
     fn take(&self, queue: &str, function: &str, source: Source) -> Result<Vec<Delivery>> {
         let messages_max = match source {
-            Source::Trigger { batch_messages_max } => batch_messages_max,
+            Source::Trigger {
+                batch_messages_max, ..
+            } => batch_messages_max,
             Source::Events => 1,
         };
         let timeout = self
@@ -237,11 +298,14 @@ impl Shared {
     fn settle(&self, queue: &str, handles: &[Handle], failure: &Failure, at_once: bool) {
         let (done, rest) = handles.split_at(failure.completed.min(handles.len()));
         self.acknowledge(queue, done);
-        let Some(failed) = rest.first() else { return };
+        let mut rest = Handle::first_of_groups(rest);
         // An error has the reason given below.
-        if failure.is_hopeless {
+        if failure.is_hopeless
+            && let Some(failed) = rest.next()
+        {
             drop(self.cloud.give_up(queue, failed, &failure.reason));
-        } else {
+        }
+        for failed in rest {
             let delay_ms = if at_once { 0 } else { retry_ms(failed.attempt) };
             drop(self.cloud.release(queue, failed, delay_ms, &failure.reason));
         }

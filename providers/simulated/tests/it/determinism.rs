@@ -35,6 +35,7 @@ fn storm(seed: u64) -> Trace {
             queue: "jobs".into(),
             function: "worker".into(),
             batch_messages_max: 4,
+            groups_max: 1,
         };
         world
             .functions()

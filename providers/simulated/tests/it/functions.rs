@@ -41,6 +41,7 @@ async fn world_with_three_steps(seed: u64) -> World {
         queue: "q".into(),
         function: "f".into(),
         batch_messages_max: 1,
+        groups_max: 1,
     };
     world.functions().arm_queue(trigger).await.expect("calm");
     world
@@ -107,6 +108,7 @@ fn one_invocation_runs_per_group_and_groups_run_side_by_side() {
             queue: "q".into(),
             function: "f".into(),
             batch_messages_max: 1,
+            groups_max: 1,
         };
         world.functions().arm_queue(trigger).await.expect("calm");
         let messages = vec![message("a", "a1"), message("a", "a2"), message("b", "b1")];
@@ -152,6 +154,7 @@ fn completed_messages_are_not_delivered_again_and_only_poison_is_given_up() {
             queue: "q".into(),
             function: "f".into(),
             batch_messages_max: 10,
+            groups_max: 1,
         };
         world.functions().arm_queue(trigger).await.expect("calm");
         let messages = ["1", "poison", "2"].map(|body| message("g", body)).to_vec();
@@ -324,6 +327,7 @@ fn a_crash_of_the_store_ends_invocations_and_delivers_their_messages_again() {
                 queue: "q".into(),
                 function: "f".into(),
                 batch_messages_max: 1,
+                groups_max: 1,
             };
             world.functions().arm_queue(trigger).await.expect("calm");
             let sent = queue

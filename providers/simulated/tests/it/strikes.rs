@@ -40,6 +40,7 @@ async fn world_with_a_function(seed: u64) -> World {
         queue: "q".into(),
         function: "f".into(),
         batch_messages_max: 1,
+        groups_max: 1,
     };
     world.functions().arm_queue(trigger).await.expect("calm");
     world

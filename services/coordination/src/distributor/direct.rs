@@ -3,8 +3,9 @@
 //! One process may be the only one on a store whose transactions reach all its items. Then the
 //! stages of the pipeline gain nothing from being separate: a queue between them, an outbox and two
 //! more writes per request. Here a writer hands its planned requests over. One transaction holds
-//! the decision in the session's row, the installed states, the slot of the log, the cursor and the
-//! znodes. It is made completely or not at all, so nothing of it is left to be finished later.
+//! the decisions in the rows of one session or several, the installed states, the slot of the log,
+//! the cursor and the znodes. It is made completely or not at all, so nothing of it is left to be
+//! finished later.
 //!
 //! Requests that do not fit take the way of all others: through the outbox and the queue. Requests
 //! that must follow one on that way (rule C-3) have it applied first.
@@ -15,7 +16,7 @@
 //! fires the slot's watches meanwhile, so nothing else is decided until it has.
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Result, Update};
+use ports::{Condition, DurabilityPoint, Result, Update};
 
 use super::{
     Distributor, SLOT_PATHS_PART, Step, WarmState, encoded,
@@ -34,13 +35,20 @@ use crate::{
     },
 };
 
-/// Planned requests of one session.
+/// The decision of a session's requests.
 #[derive(Debug)]
-pub(crate) struct Direct<'plan> {
+pub(crate) struct RowDecision<'plan> {
     /// The row as the writer took it over.
     pub(crate) row: &'plan Row,
-    /// The number of the last of them.
-    pub(crate) request: u64,
+    /// The row after it.
+    pub(crate) after: Row,
+}
+
+/// Planned requests of one session, or of several.
+#[derive(Debug)]
+pub(crate) struct Direct<'plan> {
+    /// The sessions, in the order of their requests.
+    pub(crate) rows: &'plan [RowDecision<'plan>],
     pub(crate) decided: &'plan [Decided],
     /// The updates that install their states, on the condition that these are as they were planned
     /// from.
@@ -52,9 +60,8 @@ pub(crate) struct Direct<'plan> {
 /// What became of them.
 #[derive(Debug)]
 pub(crate) enum Directly {
-    /// They are decided and applied. The session's row after it, and the point where this is
-    /// durable.
-    Applied(Row, DurabilityPoint),
+    /// They are decided and applied. The point where this is durable.
+    Applied(DurabilityPoint),
     /// Nothing was done, because something has changed since the plan.
     Conflict,
     /// Nothing was done, because they must take the other way.
@@ -90,7 +97,7 @@ impl Distributor {
         }
         let decided = direct.decided;
         let applied = self.transact(&mut warm, direct).await?;
-        if !matches!(applied, Directly::Applied(..)) && has_limits(decided) {
+        if !matches!(applied, Directly::Applied(_)) && has_limits(decided) {
             // They may hold limits that were set in vain.
             warm.quotas = None;
         }
@@ -128,14 +135,12 @@ impl Distributor {
 
     async fn transact(&self, warm: &mut WarmState, direct: Direct<'_>) -> Result<Directly> {
         let Direct {
-            row,
-            request,
+            rows,
             decided,
             installed,
             planned_on,
         } = direct;
         let numbered = self.numbered(warm, decided).await?;
-        let after = row.after_applied(decided.len(), request);
         let step = warm.step(
             warm.writer.next(),
             warm.writer.epoch(),
@@ -149,12 +154,18 @@ impl Distributor {
         } = &numbered;
         let mut updates = user_store::applying_at_once(step, changes, garbage, *growth)?;
         let items_max = self.env.parts.system.limits().transact_items_max;
-        let items = 2 + installed.len() + updates.len();
+        let items = 1 + rows.len() + installed.len() + updates.len();
         if slot.entries.len() < decided.len() || items > items_max || !garbage.is_empty() {
             return Ok(Directly::Unfit);
         }
         updates.extend(installed);
-        updates.push(session::decision_applied(row, &after).depends_on(planned_on.point()));
+        for (place, RowDecision { row, after }) in rows.iter().enumerate() {
+            let mut decision = session::decision_applied(row, after);
+            if place > 0 && self.env.breaks(Broken::ChecksOneRow) {
+                decision.condition = Condition::Always;
+            }
+            updates.push(decision.depends_on(planned_on.point()));
+        }
         warm.system.observe_now()?;
         warm.writer.depend_on(warm.system.point()).await?;
         let slot = encoded(slot);
@@ -163,9 +174,11 @@ impl Distributor {
         };
         warm.system.observe(point)?;
         warm.items.observe(point)?;
-        warm.applied.advance(row.session, after.sequence);
+        for RowDecision { after, .. } in rows {
+            warm.applied.advance(after.session, after.sequence);
+        }
         self.finish(warm, step, slot, (decided, numbered)).await?;
-        Ok(Directly::Applied(after, point))
+        Ok(Directly::Applied(point))
     }
 
     /// The steps after a slot is applied.

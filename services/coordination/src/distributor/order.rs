@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ports::Result;
 
-use super::{Direct, Stopped};
+use super::{Direct, RowDecision, Stopped};
 use crate::{
     broken::Broken,
     dependency::TrackedStore,
@@ -207,18 +207,25 @@ async fn missing(
 pub(super) async fn sessions_to_apply_first(
     system: &mut TrackedStore,
     applied: &mut Applied,
-    Direct { row, decided, .. }: &Direct<'_>,
+    Direct { rows, decided, .. }: &Direct<'_>,
 ) -> Result<BTreeSet<SessionId>> {
     let mut sessions = BTreeSet::new();
+    let is_own = |session| rows.iter().any(|own| own.row.session == session);
     let touched = decided.iter().flat_map(|decided| &decided.touched);
     let others = touched.filter_map(|touched| touched.follows);
-    let others = others.filter(|follows| follows.session != row.session && follows.sequence > 0);
-    let own = UpdateId {
+    let others = others.filter(|follows| follows.sequence > 0);
+    let own = rows.iter().map(|RowDecision { row, .. }| UpdateId {
         session: row.session,
         sequence: row.sequence,
-    };
-    for follows in std::iter::once(own).chain(others) {
+    });
+    for follows in own {
         if follows.sequence > applied.through(system, follows.session).await?.sequence {
+            sessions.insert(follows.session);
+        }
+    }
+    for follows in others {
+        let through = applied.through(system, follows.session).await?;
+        if follows.sequence > through.sequence && !is_own(follows.session) {
             sessions.insert(follows.session);
         }
     }

@@ -1,4 +1,4 @@
-//! Requests of one session that are decided together: their locks and their outcomes.
+//! Requests that are decided together: their locks and their outcomes.
 //!
 //! Waiting requests share writes that cost the same for one as for many. A znode is locked or read,
 //! and installed, once for all requests that touch it, and one write of the session's row decides
@@ -8,6 +8,9 @@
 //! states, if these are as they were read, and may also apply it. Any other batch locks znodes,
 //! decides, and then installs and unlocks. Every lock names the first request of the batch. A
 //! writer that meets a lock therefore finds all of them in the outbox, or fences all of them out.
+//!
+//! A batch has the requests of one session. Only an optimistic batch that is applied at once may
+//! have those of several sessions, one after the other ([`Batch::begin_session`]).
 //!
 //! Invariants
 //! - A batch never waits for a lock while it holds locks of another request, because waiting
@@ -33,7 +36,7 @@ use crate::{
     Error,
     broken::Broken,
     dependency::TrackedStore,
-    distributor::{Direct, Directly, Distributor},
+    distributor::{Direct, Directly, Distributor, RowDecision},
     records::{Decided, Effect, Holder, NodeState, Submitted, Touched, UpdateId, encode_sized},
     storage::{
         ephemerals, expiring,
@@ -104,6 +107,8 @@ pub(super) struct Batch<'writer> {
     held: BTreeMap<String, Held>,
     /// The outcomes.
     pub(super) decided: Vec<Decided>,
+    /// The number of outcomes of sessions before the present one.
+    first: usize,
     /// The number of the session's last request, decided before or in this batch.
     pub(super) request: u64,
     closes: bool,
@@ -122,16 +127,9 @@ pub(super) struct Batch<'writer> {
 impl<'writer> Batch<'writer> {
     /// An empty batch of requests after those that `row` has decided.
     pub(super) fn new(locking: &'writer Locking, row: &Row, store: TrackedStore) -> Self {
-        let request = UpdateId {
-            session: row.session,
-            sequence: row.sequence + 1,
-        };
         Self {
             locking,
-            lock: Lock::of(Holder {
-                request,
-                fence: row.fence,
-            }),
+            lock: Lock::of(next_holder(row)),
             optimistic_max: None,
             store,
             known: None,
@@ -139,6 +137,7 @@ impl<'writer> Batch<'writer> {
             attach: row.attach,
             held: BTreeMap::new(),
             decided: Vec::new(),
+            first: 0,
             request: row.request,
             closes: false,
             outcomes: Vec::new(),
@@ -147,6 +146,18 @@ impl<'writer> Batch<'writer> {
             expiring: BTreeMap::new(),
             waited_for: BTreeSet::new(),
         }
+    }
+
+    /// From now on requests of the session of `row` are added, after those that it has decided.
+    pub(super) fn begin_session(&mut self, row: &Row) {
+        self.lock = Lock::of(next_holder(row));
+        (self.attach, self.request) = (row.attach, row.request);
+        self.first = self.len();
+    }
+
+    /// The number of the present session's requests.
+    pub(super) fn session_len(&self) -> usize {
+        self.len() - self.first
     }
 
     pub(super) fn breaks(&self, rule: Broken) -> bool {
@@ -169,7 +180,7 @@ impl<'writer> Batch<'writer> {
     pub(super) fn next_id(&self) -> UpdateId {
         let first = self.lock.holder.request;
         UpdateId {
-            sequence: first.sequence + self.len() as u64,
+            sequence: first.sequence + self.session_len() as u64,
             ..first
         }
     }
@@ -471,19 +482,18 @@ impl<'writer> Batch<'writer> {
     pub(super) async fn apply_directly(
         &mut self,
         distributor: &Distributor,
-        row: &Row,
+        rows: &[RowDecision<'_>],
     ) -> Result<Directly> {
         let (updates, installed) = self.installed();
         let direct = Direct {
-            row,
-            request: self.request,
+            rows,
             decided: &self.decided,
             installed: updates,
             planned_on: &self.store,
         };
         let applied = distributor.apply_directly(direct).await;
         match &applied {
-            Ok(Directly::Applied(..)) => self.remember(Some(installed)),
+            Ok(Directly::Applied(_)) => self.remember(Some(installed)),
             Ok(Directly::Unfit) => {}
             Ok(Directly::Conflict) | Err(_) => self.remember(None),
         }
@@ -585,6 +595,17 @@ impl<'writer> Batch<'writer> {
             node::unlock(&mut self.store, &path, &self.lock, held.found.as_ref()).await?;
         }
         Ok(())
+    }
+}
+
+/// The request after those that `row` has decided.
+fn next_holder(row: &Row) -> Holder {
+    Holder {
+        request: UpdateId {
+            session: row.session,
+            sequence: row.sequence + 1,
+        },
+        fence: row.fence,
     }
 }
 

@@ -6,7 +6,7 @@
 //! connection, writer or heartbeat has changed the row meanwhile.
 //!
 //! Invariants
-//! - An invocation takes the row out, and puts it back only if all its work succeeded. So after the
+//! - An invocation takes the row out, and puts it back only if its work on the session succeeded. So after the
 //!   death or the failure of a writer, the next one raises the fence. So does the next writer of a
 //!   session that the bounded cache has forgotten.
 //! - A row serves only requests that are decided alike whether it is outdated or not: those of its
@@ -36,7 +36,7 @@ const BYTES_MAX: u64 = 8 << 20;
 const ROW_BYTES: usize = 1 << 10;
 
 /// A row, and the point up to which the store was observed when it was left.
-type KeptRow = (Row, DurabilityPoint);
+pub(super) type KeptRow = (Row, DurabilityPoint);
 
 #[derive(Debug)]
 pub(super) struct OwnRows(Mutex<Recent<SessionId, KeptRow>>);

@@ -13,18 +13,22 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use ports::{Update, key_value::Action};
 use simulated::Options;
 use tokio::sync::Notify;
 
-use super::*;
+use super::{end::CLOSE_PATHS_PART, *};
 use crate::{
     config::{Config, LockOptions},
     model::Lifetime,
-    records::{Holder, UpdateId},
-    storage::node::{self, Lock},
+    records::{Effect, Holder, UpdateId},
+    storage::{
+        ephemerals,
+        node::{self, Lock},
+    },
     tests::{Call, Fixture, Interrupted, PASSWORD, Side, TIMEOUT, create, is_of_row, makes, set},
 };
 

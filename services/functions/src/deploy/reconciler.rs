@@ -215,6 +215,7 @@ impl Reconciler {
             queue,
             function: registered_name(name),
             batch_messages_max: trigger.batch,
+            groups_max: 1,
         };
         Ok(parts.functions.arm_queue(trigger).await?)
     }

@@ -2,6 +2,7 @@
 //! apply in it.
 
 mod direct;
+mod together;
 
 use primitives::{Cursor, FencedLog};
 
