@@ -245,7 +245,7 @@ fn words<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<String>>, D::
         List(Vec<String>),
     }
     Ok(Some(match Words::deserialize(value)? {
-        Words::Text(text) => text.split(',').map(|word| word.trim().to_owned()).collect(),
+        Words::Text(text) => text.split(',').map(str::to_owned).collect(),
         Words::List(words) => words,
     }))
 }
@@ -347,9 +347,11 @@ impl Options {
 
     fn four_letter_words(&self) -> Vec<String> {
         let default = zookeeper_frontend::Config::FOUR_LETTER_WORDS_DEFAULT;
-        self.zookeeper_four_letter_words
-            .clone()
-            .unwrap_or_else(|| vec![default.to_owned()])
+        let words = self.zookeeper_four_letter_words.as_deref();
+        words.map_or_else(
+            || vec![default.to_owned()],
+            |words| words.iter().map(|word| word.trim().to_owned()).collect(),
+        )
     }
 
     fn read(path: &Path) -> anyhow::Result<Self> {
@@ -440,6 +442,7 @@ impl Settings {
             self.zookeeper_packet_bytes_max
         );
         self.check_session_timeouts()?;
+        self.check_four_letter_words()?;
         let container_check_ms = self.zookeeper_container_check.as_millis();
         ensure!(
             (100..=CONTAINER_CHECK_MS_MAX).contains(&container_check_ms),
@@ -469,6 +472,19 @@ impl Settings {
             min_ms <= max_ms,
             "{named}: it exceeds --zookeeper-session-timeout-max {max_ms}; give both, the shorter as the minimum"
         );
+        Ok(())
+    }
+
+    /// An empty word is that of an empty list.
+    fn check_four_letter_words(&self) -> anyhow::Result<()> {
+        let known = zookeeper_frontend::Config::FOUR_LETTER_WORDS;
+        for word in &self.zookeeper_four_letter_words {
+            ensure!(
+                word.is_empty() || word == "*" || known.contains(&word.as_str()),
+                "--zookeeper-four-letter-words {word}: give * for all words, or some of {}",
+                known.join(",")
+            );
+        }
         Ok(())
     }
 

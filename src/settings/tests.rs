@@ -50,6 +50,29 @@ fn four_letter_words_are_a_list_or_one_text_as_in_zoo_cfg() {
         let words = settings.expect("settings").zookeeper_four_letter_words;
         assert_eq!(words, ["ruok", "srvr"]);
     }
+    let all = zookeeper_frontend::Config::FOUR_LETTER_WORDS.join(",");
+    for file in ["*", "", "*, ruok", &all] {
+        let settings = written(&format!("zookeeper_four_letter_words = {file:?}")).settle();
+        settings.expect(file);
+    }
+    let empty = written("zookeeper_four_letter_words = []").settle();
+    let empty = empty.expect("settings").zookeeper_four_letter_words;
+    assert!(empty.is_empty());
+}
+
+#[test]
+fn an_unknown_four_letter_word_is_refused_with_the_known_ones() {
+    for file in ["\"foo\"", "[\"ruok\", \"foo\"]", "\"srvr, foo\""] {
+        refuses(
+            &format!("zookeeper_four_letter_words = {file}"),
+            "--zookeeper-four-letter-words foo: give * for all words, or some of conf,cons,",
+        );
+    }
+    // ZooKeeper has it, and this server does not answer it.
+    refuses(
+        "zookeeper_four_letter_words = \"hash\"",
+        "--zookeeper-four-letter-words hash",
+    );
 }
 
 #[test]

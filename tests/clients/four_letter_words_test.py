@@ -4,6 +4,7 @@ The same tests pass against a real ZooKeeper (`make test-oracle`).
 """
 
 import re
+import subprocess
 
 import pytest
 
@@ -79,6 +80,17 @@ def the_short_answers_are_zookeepers(own_server):
     assert _ask(own_server, "crst") == "Connection stats reset.\n"
     assert _ask(own_server, "srst") == "Server stats reset.\n"
     _have_form(_ask(own_server, "dirs"), [rf"datadir_size: {NUMBER}", rf"logdir_size: {NUMBER}"])
+
+
+def a_wrong_word_in_the_list_is_refused_at_the_start_with_those_that_are_answered(own_server, tmp_path):
+    command = [own_server.program, "serve", "--data-dir", tmp_path / "unused", "--zookeeper-four-letter-words", "ruok,foo"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
+    assert refused.returncode == 1, refused.stderr
+    found = re.search("--zookeeper-four-letter-words foo: give .* some of ([a-z,]+)", refused.stderr)
+    assert found, refused.stderr
+    words = "conf cons crst dirs dump envi gtmk hash isro mntr ruok srst srvr stat stmk wchc wchp wchs".split()
+    answered = [word for word in words if "is not in the whitelist" not in _ask(own_server, word)]
+    assert found.group(1).split(",") == answered
 
 
 def the_server_and_its_connections_are_described(watched):

@@ -61,6 +61,11 @@ impl Config {
     pub const CONNECTIONS_PER_ADDRESS_DEFAULT: usize = 1000;
     /// ZooKeeper's default for `4lw.commands.whitelist`.
     pub const FOUR_LETTER_WORDS_DEFAULT: &str = "srvr";
+    /// All that are answered where they are allowed.
+    pub const FOUR_LETTER_WORDS: [&str; 15] = [
+        "conf", "cons", "crst", "dirs", "dump", "envi", "isro", "mntr", "ruok", "srst", "srvr",
+        "stat", "wchc", "wchp", "wchs",
+    ];
     /// A longer packet length could not be distinguished from the start of a TLS handshake or a
     /// line of text.
     pub const PACKET_BYTES_LIMIT: usize = 256 << 20;
