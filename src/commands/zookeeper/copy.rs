@@ -94,7 +94,10 @@ impl std::str::FromStr for ZnodePath {
         let names = text.strip_prefix('/');
         let is_whole =
             text == "/" || names.is_some_and(|names| names.split('/').all(|name| !name.is_empty()));
-        ensure!(is_whole, "give a path from the root, as in /shop");
+        ensure!(
+            is_whole,
+            "give a path from the root without a slash at the end, as in /shop"
+        );
         let is_reserved = names.is_some_and(|names| names.split('/').next() == Some(RESERVED));
         ensure!(
             !is_reserved,
@@ -276,5 +279,7 @@ mod tests {
         for wrong in ["", "a", "/a/", "//a", "/zookeeper", "/zookeeper/quota"] {
             ZnodePath::from_str(wrong).expect_err(wrong);
         }
+        let refused = ZnodePath::from_str("/a/").expect_err("it ends with a slash");
+        assert!(refused.to_string().contains("without a slash at the end"));
     }
 }
