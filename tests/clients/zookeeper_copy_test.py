@@ -191,7 +191,8 @@ def a_wrong_password_names_the_znodes_and_what_to_give(sides, path):
     report = sides.copy("--path", path, "--from-auth", "digest:boss:wrong", status=1)
     assert (report["created"], report["failed"], report["verified"]) == (2, 2, False)
     found = {difference["path"]: difference["what"] for difference in report["differences"]}
-    assert f"the source {source.server.hosts} answers NoAuth" in found[f"{path}/guarded"] and "--from-auth" in found[f"{path}/guarded"]
+    assert f"the source {source.server.hosts} answers NoAuth" in found[f"{path}/guarded"]
+    assert "--from-auth" in found[f"{path}/guarded"] and "--to-auth" not in found[f"{path}/guarded"]
     assert "its ACL is hidden" in found[f"{path}/hidden"]
     assert target.client.exists(f"{path}/hidden") is None, "a hidden hash was copied"
     assert sides.copy("--path", path, "--from-auth", "digest:boss:right", "--to-auth", "digest:boss:right")["verified"]

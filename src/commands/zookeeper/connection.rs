@@ -26,7 +26,10 @@ use tokio::{
 };
 use zookeeper_frontend::framing::Frames;
 
-use super::protocol::{self, AUTH_XID, Code, OK, PING_XID, Reply, Request, SESSION_EXPIRED};
+use super::protocol::{
+    self, AUTH_XID, Code, NO_AUTH, OK, PING_XID, Reply, Request, SESSION_CLOSED_REQUIRE_AUTH,
+    SESSION_EXPIRED,
+};
 use crate::settings::is_host_and_port;
 
 /// The session timeout that is requested. The server may answer another one.
@@ -83,20 +86,51 @@ impl fmt::Display for Hosts {
     }
 }
 
+/// The end of a copy that a side is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum End {
+    Source,
+    Target,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Source => "source",
+            Self::Target => "target",
+        })
+    }
+}
+
 /// One side of a copy.
 #[derive(Debug, Clone)]
 pub(super) struct Side {
-    /// `source` or `target`.
-    pub(super) name: &'static str,
+    pub(super) end: End,
     pub(super) hosts: Hosts,
     /// For hosts with TLS.
     pub(super) trust: Trust,
     pub(super) credentials: Option<Credentials>,
 }
 
+impl Side {
+    /// An error that it answers. If the session lacks rights, also the flag that gives them.
+    pub(super) fn refusal(&self, code: i32) -> String {
+        let advice = match (code, self.end) {
+            (NO_AUTH | SESSION_CLOSED_REQUIRE_AUTH, End::Source) => {
+                ": give --from-auth of an account with READ and ADMIN"
+            }
+            (NO_AUTH | SESSION_CLOSED_REQUIRE_AUTH, End::Target) => {
+                ": give --to-auth of an account with all permissions"
+            }
+            _ => "",
+        };
+        format!("{self} answers {}{advice}", Code(code))
+    }
+}
+
 impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the {} {}", self.name, self.hosts)
+        write!(f, "the {} {}", self.end, self.hosts)
     }
 }
 
@@ -274,7 +308,7 @@ async fn connect_to_any(side: &Side, last_zxid: &Arc<AtomicI64>) -> anyhow::Resu
         let connected = timeout(CONNECT_WAIT, connect(host, side, last_zxid)).await;
         let late = || format!("it does not answer within {} s", CONNECT_WAIT.as_secs());
         let connected = connected.with_context(late).flatten();
-        match connected.with_context(|| format!("the {} {host}", side.name)) {
+        match connected.with_context(|| format!("the {} {host}", side.end)) {
             Ok(wire) => return Ok(wire),
             Err(error) => failed = Some(error),
         }
@@ -434,6 +468,41 @@ mod tests {
             "u@a:1",
         ] {
             Hosts::from_str(wrong).expect_err(wrong);
+        }
+    }
+
+    #[test]
+    fn a_session_without_rights_is_told_the_flag_of_its_side_alone() {
+        for (end, code, expected) in [
+            (
+                End::Source,
+                NO_AUTH,
+                "the source a:1 answers NoAuth: give --from-auth of an account with READ and ADMIN",
+            ),
+            (
+                End::Target,
+                NO_AUTH,
+                "the target a:1 answers NoAuth: give --to-auth of an account with all permissions",
+            ),
+            (
+                End::Source,
+                SESSION_CLOSED_REQUIRE_AUTH,
+                "the source a:1 answers SessionClosedRequireAuth: give --from-auth of an account with READ and ADMIN",
+            ),
+            (
+                End::Target,
+                SESSION_CLOSED_REQUIRE_AUTH,
+                "the target a:1 answers SessionClosedRequireAuth: give --to-auth of an account with all permissions",
+            ),
+            (End::Target, -125, "the target a:1 answers QuotaExceeded"),
+        ] {
+            let side = Side {
+                end,
+                hosts: "a:1".parse().expect("hosts"),
+                trust: Trust::default(),
+                credentials: None,
+            };
+            assert_eq!(side.refusal(code), expected);
         }
     }
 

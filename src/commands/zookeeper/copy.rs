@@ -13,9 +13,9 @@ use indicatif::ProgressBar;
 use tokio::runtime;
 
 use super::{
-    connection::{Client, Credentials, Hosts, Side},
+    connection::{Client, Credentials, End, Hosts, Side},
     kinds::{self, Kinds},
-    protocol::{Code, NO_NODE, OK, Request},
+    protocol::{NO_NODE, OK, Request},
     report::Report,
     walk::{QUOTAS, RESERVED, Walk},
 };
@@ -117,7 +117,7 @@ impl Copy {
             "--tls-ca: no side has TLS; write tls:// before its servers, or leave the option out"
         );
         let from = Side {
-            name: "source",
+            end: End::Source,
             hosts: self.from.clone(),
             trust: self.trust(
                 "from",
@@ -128,7 +128,7 @@ impl Copy {
             credentials: self.from_auth.clone(),
         };
         let to = Side {
-            name: "target",
+            end: End::Target,
             trust: self.trust("to", &to, self.to_cert.as_deref(), self.to_key.as_deref())?,
             hosts: to,
             credentials: self.to_auth.clone(),
@@ -254,7 +254,7 @@ impl Copy {
         match walk.from.call(Request::exists(path)).await?.code {
             OK => {}
             NO_NODE => bail!("--path {path}: {from} has no such znode"),
-            code => bail!("--path {path}: {from}: {}", Code(code)),
+            code => bail!("--path {path}: {}", from.refusal(code)),
         }
         let reply = walk.from.call(Request::count_descendants(path)).await?;
         Ok(if reply.code == OK {

@@ -19,9 +19,11 @@ const ANY_VERSION: i32 = -1;
 
 pub(super) const OK: i32 = 0;
 pub(super) const NO_NODE: i32 = -101;
+pub(super) const NO_AUTH: i32 = -102;
 pub(super) const NODE_EXISTS: i32 = -110;
 pub(super) const SESSION_EXPIRED: i32 = -112;
 pub(super) const INVALID_ACL: i32 = -114;
+pub(super) const SESSION_CLOSED_REQUIRE_AUTH: i32 = -124;
 
 /// How many children were created in a znode, which is its next sequence number. ZooKeeper shows it
 /// as twice the count less the children there are.
@@ -228,10 +230,7 @@ impl fmt::Display for Code {
             }
             -8 => "BadArguments: it does not accept the path or the TTL",
             NO_NODE => "NoNode",
-            -102 => {
-                "NoAuth: give an account with READ and ADMIN on the source (--from-auth), or all permissions on the target \
-                 (--to-auth)"
-            }
+            NO_AUTH => "NoAuth",
             -108 => "NoChildrenForEphemerals: an ephemeral znode of the target is above it",
             NODE_EXISTS => "NodeExists",
             -111 => "NotEmpty",
@@ -239,7 +238,7 @@ impl fmt::Display for Code {
                 "InvalidACL: it does not know a scheme of the ACL (x509 needs a secure port)"
             }
             -115 => "AuthFailed: it does not accept the credentials",
-            -124 => "SessionClosedRequireAuth: it wants credentials by --from-auth or --to-auth",
+            SESSION_CLOSED_REQUIRE_AUTH => "SessionClosedRequireAuth",
             -125 => "QuotaExceeded",
             -127 => "Throttled: it is overloaded",
             code => return write!(f, "error {code}"),

@@ -23,7 +23,7 @@ use zookeeper_frontend::jute::Malformed;
 use super::{
     connection::{Client, Side, Unanswered},
     kinds::{Kind, Kinds},
-    protocol::{Code, INVALID_ACL, NO_NODE, NODE_EXISTS, OK, Reply, Request, creates},
+    protocol::{INVALID_ACL, NO_NODE, NODE_EXISTS, OK, Reply, Request, creates},
     report::{Finding, Report},
 };
 
@@ -407,7 +407,7 @@ fn accept(client: &Client, what: &'static str, reply: Reply) -> Step<Reply> {
 }
 
 fn refused(side: &Side, call: &'static str, code: i32) -> Stop {
-    let why = format!("{call}: {side} answers {}", Code(code));
+    let why = format!("{call}: {}", side.refusal(code));
     Stop::Here(Finding::Failed(why))
 }
 
@@ -478,12 +478,12 @@ fn child(path: &str, name: &str) -> String {
 mod tests {
     use http_client::Trust;
 
-    use super::*;
+    use super::{super::connection::End, *};
 
     #[test]
     fn a_refusal_names_its_side_and_a_long_acl_is_told_from_a_wrong_one() {
         let side = Side {
-            name: "target",
+            end: End::Target,
             hosts: "tls://a:1".parse().expect("hosts"),
             trust: Trust::default(),
             credentials: None,
@@ -491,7 +491,7 @@ mod tests {
         let long = vec![access::open().remove(0); access::ENTRIES_MAX + 1];
         for (acl, code, said) in [
             (&long[..], INVALID_ACL, "up to 256 entries and 4096 bytes"),
-            (&long, -102, "answers NoAuth"),
+            (&long, -102, "answers NoAuth: give --to-auth "),
             (&long[..1], INVALID_ACL, "answers InvalidACL"),
         ] {
             let Stop::Here(Finding::Failed(why)) = with_acl(&side, "setACL", code, acl) else {
