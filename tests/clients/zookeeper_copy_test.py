@@ -239,6 +239,17 @@ def a_path_that_is_not_there_is_refused(sides, path):
     assert f"--path {path}/none" in error and "no such znode" in error
 
 
+def a_copy_of_a_server_onto_itself_is_refused_under_all_of_its_names(sides, path):
+    source, _ = sides
+    source.client.create(path, b"")
+    port = source.server.hosts.rsplit(":", 1)[1]
+    for hosts in [f"127.0.0.1:{port}", f"localhost:{port}", f"0.0.0.0:{port}", f"127.0.0.1:1,localhost:{port}"]:
+        command = [servers.Landfast.program, "zookeeper", "copy", "--from", f"127.0.0.1:{port}", "--to", hosts, "--path", path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=waiting.GUARD_SECONDS)
+        assert (done.returncode, done.stdout) == (1, ""), (hosts, done.stdout)
+        assert "--from and --to are the same server: " in done.stderr, (hosts, done.stderr)
+
+
 def containers_and_ttl_znodes_keep_their_kind_by_patterns(sides, path):
     source, target = sides
     source.client.create(path, b"")

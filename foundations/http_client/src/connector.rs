@@ -4,6 +4,7 @@ use std::{
     fmt, fs,
     future::Future,
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     pin::Pin,
     sync::Arc,
@@ -11,9 +12,12 @@ use std::{
     time::Duration,
 };
 
-use http::Uri;
+use http::{Extensions, Uri};
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
-use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use hyper_util::{
+    client::legacy::connect::{Connection as _, HttpConnector, HttpInfo},
+    rt::TokioIo,
+};
 use rustls::{
     ClientConfig, RootCertStore, SignatureScheme,
     client::ResolvesClientCert,
@@ -169,6 +173,13 @@ pub async fn connect(uri: Uri, trust: &Trust, connect_timeout: Duration) -> io::
         .call(uri)
         .await;
     made.map(TokioIo::new).map_err(io::Error::other)
+}
+
+/// The address of the server that a connection reaches; `None` if the system no longer knows it.
+pub fn peer_address(connection: &Connection) -> Option<SocketAddr> {
+    let mut extras = Extensions::new();
+    connection.inner().connected().get_extras(&mut extras);
+    extras.get().map(HttpInfo::remote_addr)
 }
 
 /// Makes the connections of a pool.

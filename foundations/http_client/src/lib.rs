@@ -27,7 +27,7 @@ use hyper_util::{
 use tokio::time::timeout;
 
 use self::connector::Connector;
-pub use self::connector::{Connection, Trust, connect};
+pub use self::connector::{Connection, Trust, connect, peer_address};
 pub use self::streaming::{Failure, StreamedBody, StreamingClient};
 
 /// The bounds of one client.

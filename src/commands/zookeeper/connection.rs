@@ -5,8 +5,9 @@
 //! requests that may be repeated. A session owns nothing here: each connection begins a new one.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     fmt,
+    net::{IpAddr, SocketAddr},
     str::FromStr,
     sync::{
         Arc,
@@ -21,6 +22,7 @@ use http_client::{Connection, Trust};
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf},
+    net::lookup_host,
     sync::{Notify, oneshot},
     time::{Instant, sleep, timeout},
 };
@@ -188,6 +190,19 @@ impl Client {
         &self.side
     }
 
+    /// The addresses of its servers: of the one that is connected, and of all names that resolve.
+    pub(super) async fn addresses(&self) -> BTreeSet<(IpAddr, u16)> {
+        let mut found: BTreeSet<_> = self.current.lock().await.peer.into_iter().collect();
+        for host in &self.side.hosts.hosts {
+            if let Ok(Ok(resolved)) = timeout(CONNECT_WAIT, lookup_host(host)).await {
+                found.extend(resolved);
+            }
+        }
+        let found = found.iter();
+        let plain = |address: &SocketAddr| (address.ip().to_canonical(), address.port());
+        found.map(plain).collect()
+    }
+
     /// The reply, over as many connections as it takes. Errors: no server could be reached for
     /// [`RECONNECT_WAIT`].
     pub(super) async fn call(&self, mut request: Request) -> anyhow::Result<Reply> {
@@ -265,6 +280,7 @@ pub(super) struct Unanswered {
 /// One connection. Its task ends when it breaks.
 #[derive(Debug, Default)]
 struct Wire {
+    peer: Option<SocketAddr>,
     queue: Mutex<Queue>,
     wake: Notify,
 }
@@ -332,6 +348,7 @@ async fn connect(host: &str, side: &Side, last_zxid: &Arc<AtomicI64>) -> anyhow:
     let uri = format!("{scheme}://{host}").parse()?;
     let stream = http_client::connect(uri, &side.trust, CONNECT_WAIT).await;
     let mut stream = stream.context(advice)?;
+    let peer = http_client::peer_address(&stream);
     let (mut sent, mut frames) = (BytesMut::new(), Frames::new(FRAME_BYTES_MAX));
     protocol::connect(last_zxid.load(Ordering::Relaxed), SESSION_MS, &mut sent);
     stream.write_all(&sent).await?;
@@ -355,7 +372,10 @@ async fn connect(host: &str, side: &Side, last_zxid: &Arc<AtomicI64>) -> anyhow:
             Reply::decode(&answer.context("it closes the connection on these credentials")?)?;
         ensure!(reply.code == OK, "{}", Code(reply.code));
     }
-    let wire = Arc::<Wire>::default();
+    let wire = Arc::new(Wire {
+        peer,
+        ..Wire::default()
+    });
     let session = Duration::from_millis(session_ms as u64);
     let driving = drive(stream, frames, wire.clone(), last_zxid.clone(), session);
     drop(tokio::spawn(driving));

@@ -2,6 +2,7 @@
 
 use std::{
     cell::RefCell,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -158,15 +159,20 @@ impl Copy {
     async fn copied(&self, from: Side, to: Side, kinds: Kinds) -> anyhow::Result<Report> {
         let from = Client::connect(from).await.context("--from")?;
         let to = Client::connect(to).await.context("--to")?;
+        let report = Report::between(&from.side().hosts, &to.side().hosts);
         let walk = Walk {
             from,
             to,
             kinds,
             deletes: self.delete,
             raises_counters: self.sequences,
-            report: RefCell::default(),
+            report: RefCell::new(report),
         };
-        let copied = self.passes(&walk).await;
+        let copied = async {
+            refuse_one_server(&walk.from, &walk.to).await?;
+            self.passes(&walk).await
+        };
+        let copied = copied.await;
         walk.from.close().await;
         walk.to.close().await;
         copied.map(|()| walk.report.into_inner())
@@ -263,6 +269,20 @@ impl Copy {
             0
         })
     }
+}
+
+/// The names of both sides may differ and mean one server. A copy onto itself would be verified.
+async fn refuse_one_server(from: &Client, to: &Client) -> anyhow::Result<()> {
+    let (here, there) = (from.addresses().await, to.addresses().await);
+    if let Some((ip, port)) = here.intersection(&there).next() {
+        bail!(
+            "--from and --to are the same server: {} and {} both have the address {}; name another target by --to",
+            from.side().hosts,
+            to.side().hosts,
+            SocketAddr::new(*ip, *port)
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]

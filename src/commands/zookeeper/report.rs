@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::connection::Hosts;
 use crate::commands::counted;
 
 /// The listed differences. More of them are only counted.
@@ -12,6 +13,8 @@ const LISTED_MAX: usize = 100;
 /// The counts of a whole copy, and of its last pass.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
+    from: String,
+    to: String,
     pub(super) passes: u32,
     pub(super) created: u64,
     /// Those of them that are containers, and that have a TTL.
@@ -81,6 +84,14 @@ impl Last {
 }
 
 impl Report {
+    pub(super) fn between(from: &Hosts, to: &Hosts) -> Self {
+        Self {
+            from: from.to_string(),
+            to: to.to_string(),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn begin(&mut self, pass: u32) {
         self.passes = pass;
         self.last = Last::default();
@@ -99,6 +110,7 @@ impl Report {
 
     pub(super) fn text(&self) -> Result<String, std::fmt::Error> {
         let (last, mut text) = (&self.last, String::new());
+        writeln!(text, "from {} to {}", self.from, self.to)?;
         let created = counted(self.created, "znode");
         let containers = counted(self.containers, "container");
         let (ttls, updated, deleted) = (self.ttls, self.updated, self.deleted);
@@ -155,6 +167,19 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_sides_are_named() -> anyhow::Result<()> {
+        let report = Report::between(&"tls://a:1,b:2".parse()?, &"c:3".parse()?);
+        let text = report.text()?;
+        assert!(text.starts_with("from tls://a:1,b:2 to c:3\n"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&report.json()?)?;
+        assert_eq!(
+            (&json["from"], &json["to"]),
+            (&"tls://a:1,b:2".into(), &"c:3".into())
+        );
+        Ok(())
+    }
 
     #[test]
     fn one_of_a_kind_is_written_in_the_singular() -> anyhow::Result<()> {

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
-use http_client::{Client, Config, Error};
+use http_client::{Client, Config, Error, Trust};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -153,4 +153,16 @@ async fn connections_are_pooled() {
         }
     }
     assert_eq!(server.await.expect("it ends"), [2, 1]);
+}
+
+#[tokio::test]
+async fn a_connection_names_its_peer() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    // Linux connects to this machine.
+    let uri = format!("http://0.0.0.0:{}", address.port());
+    let uri = uri.parse().expect("a URI");
+    let connected = http_client::connect(uri, &Trust::default(), Duration::from_secs(10)).await;
+    let connection = connected.expect("connected");
+    assert_eq!(http_client::peer_address(&connection), Some(address));
 }
