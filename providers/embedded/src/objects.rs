@@ -99,7 +99,8 @@ pub(crate) fn open(
         let names = Arc::clone(&names);
         thread::Builder::new()
             .name("objects".into())
-            .spawn(move || names.sweep())
+            // Everything else that holds the names belongs to open objects.
+            .spawn(move || names.sweep(&|| Arc::strong_count(&names) > 1))
     };
     walk.map_err(OpenError::io(format!(
         "walk through {}",

@@ -79,6 +79,13 @@ impl Drop for Staged {
     }
 }
 
+/// A walk through the directory of objects.
+struct Walk<'objects> {
+    /// Files of other processes that were staged after this may still be written.
+    staged_before: SystemTime,
+    is_open: &'objects dyn Fn() -> bool,
+}
+
 impl DurableNames {
     pub(super) fn new(root: PathBuf, storage: Arc<dyn Storage>, writers: Writers) -> Self {
         let is_swept = AtomicBool::new(false);
@@ -219,15 +226,21 @@ impl DurableNames {
     }
 
     /// Syncs every directory, and removes files that puts had staged when a crash stopped them. The
-    /// walk visits every file, so no caller waits for it. The next start repeats what it misses.
-    pub(super) fn sweep(&self) {
-        if self.sweep_below(&self.root, SystemTime::now() - STAGED_AGE_MIN) {
+    /// walk visits every file, so no caller waits for it. The next start repeats what it misses. It
+    /// removes nothing once `is_open` says that the objects were closed: another instance in this
+    /// process may have opened them since.
+    pub(super) fn sweep(&self, is_open: &dyn Fn() -> bool) {
+        let walk = Walk {
+            staged_before: SystemTime::now() - STAGED_AGE_MIN,
+            is_open,
+        };
+        if self.sweep_below(&self.root, &walk) {
             self.is_swept.store(true, Ordering::Release);
         }
     }
 
     /// Sweeps a directory. Returns whether everything in it is durable.
-    fn sweep_below(&self, directory: &Path, staged_before: SystemTime) -> bool {
+    fn sweep_below(&self, directory: &Path, walk: &Walk<'_>) -> bool {
         let synced = self.sync_entries(directory);
         if let Err(error) = &synced {
             tracing::warn!(directory = %directory.display(), %error, "a directory of objects could not be synced");
@@ -237,13 +250,13 @@ impl DurableNames {
         };
         let with_kind =
             |entry: io::Result<DirEntry>| entry.and_then(|entry| Ok((entry.file_type()?, entry)));
-        self.sweep_entries(entries.map(with_kind), staged_before) && synced.is_ok()
+        self.sweep_entries(entries.map(with_kind), walk) && synced.is_ok()
     }
 
     fn sweep_entries(
         &self,
         entries: impl Iterator<Item = io::Result<(FileType, DirEntry)>>,
-        staged_before: SystemTime,
+        walk: &Walk<'_>,
     ) -> bool {
         let mut is_durable = true;
         for entry in entries {
@@ -259,21 +272,21 @@ impl DurableNames {
             };
             let path = entry.path();
             if kind.is_dir() {
-                is_durable &= self.sweep_below(&path, staged_before);
+                is_durable &= self.sweep_below(&path, walk);
             } else if let Some(object) = staged_for(&path)
                 && !self.held.has(&path)
-                && (self.writers == Writers::ThisProcess || is_older(&entry, staged_before))
+                && (self.writers == Writers::ThisProcess || is_older(&entry, walk.staged_before))
             {
-                self.remove_staged(&path, &object);
+                self.remove_staged(&path, &object, walk);
             }
         }
         is_durable
     }
 
     /// Removes the staged file of a put of `object`, unless this process is at work on one.
-    fn remove_staged(&self, path: &Path, object: &Path) {
+    fn remove_staged(&self, path: &Path, object: &Path, walk: &Walk<'_>) {
         let staged = self.staged.lock();
-        if staged.contains_key(object) {
+        if staged.contains_key(object) || !(walk.is_open)() {
             return;
         }
         let file = path.display();
@@ -374,10 +387,11 @@ mod tests {
         let walk = |unseen: Vec<io::Error>| {
             let seen = fs::read_dir(directory.path()).expect("it lists");
             let seen = seen.map(|entry| entry.and_then(|entry| Ok((entry.file_type()?, entry))));
-            names.sweep_entries(
-                unseen.into_iter().map(Err).chain(seen),
-                SystemTime::UNIX_EPOCH,
-            )
+            let walk = Walk {
+                staged_before: SystemTime::UNIX_EPOCH,
+                is_open: &|| true,
+            };
+            names.sweep_entries(unseen.into_iter().map(Err).chain(seen), &walk)
         };
         assert!(walk(Vec::new()));
         assert!(
@@ -405,19 +419,21 @@ mod tests {
             fs::write(folder.join(name), "any").expect("the disk has room");
         }
         let is_there = |name: &str| folder.join(name).exists();
-        durable_names(directory.path(), Writers::Others).sweep();
+        durable_names(directory.path(), Writers::Others).sweep(&|| true);
         assert!(!is_there("old#1") && is_there("new#1"));
         let names = durable_names(directory.path(), Writers::ThisProcess);
         let put = folder.join("put");
         let (first, second) = (names.begin(&put), names.begin(&put));
         drop(first);
-        names.sweep();
+        names.sweep(&|| true);
         assert!(!is_there("new#1"), "no process is at work on it");
         for name in kept {
             assert!(is_there(name), "{name}");
         }
         drop(second);
-        names.sweep();
+        names.sweep(&|| false);
+        assert!(is_there("put#1"), "another instance may be at work on it");
+        names.sweep(&|| true);
         assert!(!is_there("put#1") && !is_there("put#2"));
     }
 }
