@@ -1,8 +1,8 @@
 //! One decision for requests of several sessions.
 //!
-//! A decision costs about as much for one request as for many: a slot of the log, a transaction, and
-//! a delivery. With many clients that each have an update or two under way, this is most of the
-//! work. So an invocation with messages of several sessions first decides their first requests
+//! Each decision has a slot of the log, a transaction and a delivery, for one request as for many.
+//! With many clients that each have an update or two under way, these costs recur for every few
+//! requests. So an invocation with messages of several sessions first decides their first requests
 //! together, in one transaction that also applies them ([`crate::distributor`]).
 //!
 //! It is a shortcut. Each session is then handled by itself, beside the others, and has the rest of

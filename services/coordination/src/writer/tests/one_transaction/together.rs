@@ -11,6 +11,16 @@ async fn process(fixture: &Fixture, sessions: &[SessionId]) -> Process {
     process
 }
 
+/// Such a process with three sessions.
+async fn process_of_three(fixture: &Fixture) -> (Process, [SessionId; 3]) {
+    let sessions = [
+        fixture.open(1).await,
+        fixture.open(2).await,
+        fixture.open(3).await,
+    ];
+    (process(fixture, &sessions).await, sessions)
+}
+
 /// The deliveries of one invocation, session by session.
 async fn asked(fixture: &Fixture, of: Vec<(SessionId, Vec<Operation>)>) -> Vec<Delivery> {
     let mut asked = Vec::new();
@@ -38,12 +48,7 @@ async fn slots(fixture: &Fixture, earlier: usize) -> Vec<Vec<SessionId>> {
 fn requests_of_several_sessions_are_one_slot() {
     simulated::run(async {
         let fixture = fixture_of(Mode::Applies, None, ITEMS_MAX).await;
-        let [one, two, three] = [
-            fixture.open(1).await,
-            fixture.open(2).await,
-            fixture.open(3).await,
-        ];
-        let process = process(&fixture, &[one, two, three]).await;
+        let (process, [one, two, three]) = process_of_three(&fixture).await;
         let made = |path| create(path, Lifetime::Persistent);
         let of = vec![
             (one, vec![made("/a/1"), set("/a", "1")]),
@@ -201,12 +206,7 @@ fn redelivery_finishes_the_shared_decision_of_a_dead_writer() {
 fn the_sessions_before_a_failure_are_done() {
     simulated::run(async {
         let fixture = fixture_of(Mode::Applies, None, ITEMS_MAX).await;
-        let [one, two, three] = [
-            fixture.open(1).await,
-            fixture.open(2).await,
-            fixture.open(3).await,
-        ];
-        let process = process(&fixture, &[one, two, three]).await;
+        let (process, [one, two, three]) = process_of_three(&fixture).await;
         let of = vec![
             (one, vec![set("/a", "1")]),
             (two, vec![set("/a", "2"), set("/unread", "2")]),
@@ -294,12 +294,7 @@ fn a_long_end_is_delivered_again_alone() {
 fn sessions_that_fit_into_no_transaction_together_are_decided_alone() {
     simulated::run(async {
         let fixture = fixture_of(Mode::Applies, None, ITEMS_MAX).await;
-        let sessions = [
-            fixture.open(1).await,
-            fixture.open(2).await,
-            fixture.open(3).await,
-        ];
-        let process = process(&fixture, &sessions).await;
+        let (process, sessions) = process_of_three(&fixture).await;
         let [one, two, three] = sessions;
         // The shared transaction has too many items.
         let many =
